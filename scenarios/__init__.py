@@ -1,0 +1,48 @@
+"""Scenarios: what is trained, over which links, with which transports, under which bursts.
+
+>>> from scenarios import load
+>>> scenario = load("efficientnet-microburst", profile="laptop")
+>>> scenario.timeline()
+[Window(event=0, start=48, stop=49), Window(event=1, start=112, stop=113)]
+"""
+
+from scenarios.editor import json_schema
+from scenarios.errors import Problem, ScenarioError
+from scenarios.loader import CatalogueEntry, catalogue, load
+from scenarios.schema import (
+    AtEvery,
+    AtIteration,
+    AtRandom,
+    Event,
+    Link,
+    Optimizer,
+    Scenario,
+    Topology,
+    Window,
+    Workload,
+)
+from scenarios.transports import FixedTolerance, Pacing, PhaseAwareTolerance, ReliableTolerance, Transport
+
+__all__ = [
+    "AtEvery",
+    "AtIteration",
+    "AtRandom",
+    "CatalogueEntry",
+    "Event",
+    "FixedTolerance",
+    "Link",
+    "Optimizer",
+    "Pacing",
+    "PhaseAwareTolerance",
+    "Problem",
+    "ReliableTolerance",
+    "Scenario",
+    "ScenarioError",
+    "Topology",
+    "Transport",
+    "Window",
+    "Workload",
+    "catalogue",
+    "json_schema",
+    "load",
+]

@@ -1,0 +1,91 @@
+"""Quantities with units, as scenario files write them: `1gbit`, `1.5ms`, `70%`, `5 iterations`.
+
+Unit names are those of tc(8), in lower case. A number without its unit is refused: 0.7 could be 70 % or 0.7 %.
+The `Annotated` types at the end parse such strings into SI numbers; a resolved scenario (the one that `run.json`
+holds) has plain SI numbers instead, which they take when the validation context says `{"resolved": True}`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+
+from scenarios.errors import did_you_mean
+
+_NUMBER_AND_UNIT = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>[A-Za-z%]*)", re.ASCII)
+
+
+def _decimal(**factors: str) -> dict[str, Decimal]:
+    return {unit: Decimal(factor) for unit, factor in factors.items()}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One kind of quantity: the units it takes, each with its factor to the SI unit."""
+
+    noun: str
+    units: dict[str, Decimal]
+    example: str
+
+    def parse(self, value: object) -> float:
+        """The value in SI units, rounded once to the nearest float; an int if it is whole.
+
+        Raises ValueError, with the way to write it, for anything but a number with one of the units.
+        """
+        match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
+        bare_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if bare_number or (match and not match["unit"]):
+            raise ValueError(f"{value} has no unit; write a {self.noun} such as '{self.example}'")
+        if match is None:
+            raise ValueError(f"{value!r} is not a {self.noun}; write it such as '{self.example}'")
+        if match["unit"] not in self.units:
+            raise ValueError(
+                f"unknown unit in {value!r}; a {self.noun} takes {', '.join(self.units)}, "
+                f"such as '{self.example}'{did_you_mean(match['unit'], self.units)}"
+            )
+        si = Decimal(match["number"]) * self.units[match["unit"]]
+        return int(si) if si == si.to_integral_value() else float(si)
+
+    def validate(self, value: object, info: ValidationInfo) -> object:
+        """`parse` for pydantic; plain numbers pass where a resolved scenario is read back."""
+        return value if (info.context or {}).get("resolved") else self.parse(value)
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """JSON Schema of the strings that `parse` takes, for completion in editors."""
+        units = "|".join(re.escape(unit) for unit in self.units)
+        return {
+            "type": "string",
+            "pattern": rf"^[0-9]+(\.[0-9]+)? ?({units})$",
+            "examples": [self.example],
+        }
+
+
+RATE = Quantity("rate", _decimal(bit="1", kbit="1e3", mbit="1e6", gbit="1e9"), "1gbit")
+TIME = Quantity("time", _decimal(us="1e-6", ms="1e-3", s="1"), "20ms")
+PERCENTAGE = Quantity("percentage", {"%": Decimal("0.01")}, "70%")
+DURATION = Quantity("duration", _decimal(iteration="1", iterations="1"), "1 iteration")
+
+
+def _field(quantity: Quantity) -> tuple[BeforeValidator, WithJsonSchema]:
+    return BeforeValidator(quantity.validate), WithJsonSchema(quantity.json_schema)
+
+
+def _at_most_all(share: float) -> float:
+    if not 0 <= share <= 1:
+        raise ValueError(f"{share * 100:g}% is not between 0% and 100%")
+    return share
+
+
+Rate = Annotated[int, Field(gt=0), *_field(RATE)]
+"""Bit/s, a whole number."""
+Time = Annotated[float, Field(ge=0), *_field(TIME)]
+"""Seconds."""
+Percentage = Annotated[float, AfterValidator(_at_most_all), *_field(PERCENTAGE)]
+"""A fraction from 0 to 1."""
+Duration = Annotated[int, Field(ge=1), *_field(DURATION)]
+"""A whole number of iterations."""

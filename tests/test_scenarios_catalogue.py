@@ -1,0 +1,77 @@
+"""The scenarios that come with the testbed, and the JSON Schema that editors check them with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from scenarios import Window, catalogue, json_schema, load
+
+ENTRIES = {entry.name: entry for entry in catalogue()}
+PROFILES = ["paper", "laptop", "smoke"]
+
+
+def check(document: Any) -> None:
+    jsonschema.Draft202012Validator(json_schema()).validate(document)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entry_loads_by_both_names_and_passes_the_json_schema(name: str) -> None:
+    scenario = load(name)
+    assert scenario == load(scenario.name), "its file should have the name of the scenario"
+    assert ENTRIES[name].description == scenario.description != ""
+    check(yaml.safe_load(ENTRIES[name].path.read_text()))
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name.startswith("paper/")])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_paper_scenarios_have_all_profiles(name: str, profile: str) -> None:
+    workload = load(name, profile).workload
+    assert workload.iterations % workload.iterations_per_epoch == 0, "the last epoch would have no evaluation"
+
+
+def test_microburst_is_the_experiment_of_the_paper() -> None:
+    scenario = load("efficientnet-microburst")
+    assert scenario == load("efficientnet-microburst", "paper").model_copy(update={"profile": None})
+    assert scenario.timeline() == [Window(0, 279, 280), Window(1, 651, 652)]
+    assert {event.loss for event in scenario.events} == {0.7}
+    dblp, mlt = (scenario.transports[name].tolerance for name in ("dblp", "mlt"))
+    assert (dblp.low, dblp.high, dblp.eta, mlt.p) == (0.008, 0.408, 0.5, 0.008)  # Table I
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_bursts_hit_the_first_iteration_of_the_same_epochs_in_long_runs(profile: str) -> None:
+    scenario = load("efficientnet-microburst", profile)
+    per_epoch = scenario.workload.iterations_per_epoch
+    places = [divmod(window.start, per_epoch) for window in scenario.timeline()]
+    # smoke has 2 epochs, so it keeps only the place within the run.
+    assert places == ([(0, 3), (1, 2)] if profile == "smoke" else [(3, 0), (7, 0)])
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"topolgy": {}},
+        {"topology": {"link": {"rate": 1000}}},
+        {"topology": {"link": {"rate": "1gbps"}}},
+        {"transports": {"mlt": {"tolerance": {"policy": "fixed", "low": "1%"}}}},
+        {"transports": {"mlt": {"pacing": "shared"}}},
+        {"events": [{"action": "loss", "loss": "7%", "at": {"time": "3s"}, "duration": "1 iteration"}]},
+        {"events": [{"action": "loss"}]},
+        {"profiles": {"laptop": {"extends": "x.yaml"}}},
+    ],
+)
+def test_json_schema_refuses(document: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        check(document)
+
+
+def test_json_schema_is_valid_and_describes_every_key() -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for model in (schema, *schema["$defs"].values()):
+        for name, key in model.get("properties", {}).items():
+            assert "description" in key or "$ref" in key, name
