@@ -1,0 +1,116 @@
+"""Algorithm 1 as a state machine without sockets or a clock.
+
+    idle --start--> sending --last frame of the pass sent--> probing --BITMAP--> sending (the missing chunks)
+    sending or probing --STOP--> idle
+
+The endpoint asks `peek` what to send, sends it, and says so with `advance`; it delivers control messages to `handle`
+and takes those to send from `outbox`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from protocol.wire import Bitmap, Probe, Progress, Stop, unpack_bits
+
+
+class Sender:
+    """Sends one gradient of `chunks` chunks per round, repairing per pass (the paper's repair).
+
+    Attributes:
+        active: a round is under way.
+        outbox: control messages for the receiver, oldest first; the endpoint empties it.
+        round: the current or last round.
+        passes: passes begun in it.
+        frames_sent: frames handed to the network in it.
+        delivered: (chunks,) bool, what the receiver had when it stopped the round.
+        early_stop: STOP came before the end of a pass (paper, section IV-B).
+        stale, duplicate: frames the receiver dropped as such, as its STOP told.
+        started, finished, heard: `now` of the start, of the STOP, and of the last news of delivery.
+    """
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks = chunks
+        self.active = False
+        self.outbox: list[Probe] = []
+        self.round = 0
+        self.delivered = np.zeros(chunks, bool)
+        self._queue: np.ndarray = np.arange(chunks)
+        self._all = self._queue
+        self._position = 0
+        self._probing = False
+        self._best = 0
+
+    def start(self, round_: int, now: float) -> None:
+        """Begin a round with a first pass over all chunks."""
+        self.round, self.active, self.started = round_, True, now
+        self.passes, self.frames_sent, self.early_stop = 1, 0, False
+        self.stale = self.duplicate = 0
+        self.finished = None
+        self.heard = now
+        self._queue, self._position, self._probing, self._best = self._all, 0, False, 0
+
+    @property
+    def sending(self) -> bool:
+        """There are frames to send now."""
+        return self.active and not self._probing
+
+    def peek(self, limit: int) -> np.ndarray | slice:
+        """The next chunks to send, at most `limit`: a slice where they are contiguous, else their numbers."""
+        if self._queue is self._all:
+            return slice(self._position, min(self._position + limit, self.chunks))
+        return self._queue[self._position : self._position + limit]
+
+    def advance(self, count: int) -> None:
+        """`count` frames of the last `peek` went out; the end of a pass puts a PROBE into the outbox."""
+        self._position += count
+        self.frames_sent += count
+        if self._position >= len(self._queue):
+            self._probing = True
+            self.outbox.append(Probe(self.round, self.passes))
+
+    def handle(self, message: Bitmap | Progress | Stop, now: float) -> tuple[int, int] | None:
+        """Take a control message of the receiver; one of another round or pass is dropped, whatever its kind.
+
+        Returns:
+            (sent, delivered) of the current pass up to the last chunk that the receiver has seen, where the message
+            tells it: what pacing estimates the loss from. Frames still on their way do not count as lost.
+
+        Raises:
+            RemoteProtocolError: the bitmap is not of this model.
+        """
+        if not self.active or message.round != self.round:
+            return None
+        if isinstance(message, Stop):
+            self.delivered = unpack_bits(message.bits, self.chunks)
+            self.stale, self.duplicate = message.stale, message.duplicate
+            self.early_stop = not self._probing
+            self.active, self.finished = False, now
+            self.outbox.clear()
+            return None
+        if message.pass_ != self.passes:
+            return None
+        if isinstance(message, Progress):
+            before = self.chunks - len(self._queue)      # delivered in earlier passes
+            self._news(message.delivered, now)
+            seen = int(np.searchsorted(self._queue, message.sequence, side="right"))
+            return (seen, message.delivered - before) if seen <= self._position else None
+        if not self._probing:
+            return None
+        missing = np.flatnonzero(~unpack_bits(message.bits, self.chunks))
+        sent, lost = len(self._queue), len(missing)
+        self._news(self.chunks - lost, now)
+        self._queue, self._position = missing, 0
+        self.passes += 1
+        self._probing = False
+        if not lost:        # a receiver with everything sends STOP; if one does not, ask again rather than hang
+            self.advance(0)
+        return sent, sent - lost
+
+    def is_stalled(self, now: float, timeout: float) -> bool:
+        """No newly delivered chunk for `timeout` s of a round under way."""
+        return self.active and now - self.heard > timeout
+
+    def _news(self, delivered: int, now: float) -> None:
+        if delivered > self._best:
+            self._best, self.heard = delivered, now
