@@ -1,0 +1,138 @@
+"""Injector for kernels with sch_netem (tc-netem(8)), driven by iproute2.
+
+The port's IPv4 traffic of one direction detours over an ifb device: clsact on the port, a u32 filter, and mirred's
+redirect. On the ifb a two-band prio sends what the burst hits through netem and the rest past it; the packets then go
+on from where they left the port, before its rate queue. TCP and UDP share the detour so that a control message
+never overtakes the data sent before it. There is no rate on the ifb, hence no queue.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
+from testbed.bursts import IPPROTO_UDP, Counters, InjectorError, LinkEnd, LinkKey, check_loss
+from testbed.shaping import qdisc_problem
+
+HOOK = {"to_server": "ingress", "to_worker": "egress"}
+SUFFIX = {"to_server": "up", "to_worker": "down"}
+# Packets leave netem as they enter; a limit that is never met, for netem counts what exceeds it as lost.
+NETEM_LIMIT = 1_000_000
+HIT, REST = "1:1", "1:2"  # bands of the prio
+EVERYTHING = ["match", "u32", "0", "0"]
+
+
+def _match(protocol: str) -> list[str]:
+    if protocol == "all":
+        return EVERYTHING
+    mask = 0x10000 - DATA_PORT_COUNT  # the ports are one aligned block
+    # u32 knows ports at a fixed place only: IPv4 headers without options, and no later fragments.
+    return [
+        *("match", "u8", "0x45", "0xff", "at", "0"),
+        *("match", "u16", "0", "0x1fff", "at", "6"),
+        *("match", "ip", "protocol", str(IPPROTO_UDP), "0xff"),
+        *("match", "ip", "dport", str(DATA_PORT_BASE), f"{mask:#x}"),
+    ]
+
+
+def device(end: LinkEnd) -> str:
+    """Name of the ifb of a link's direction, at most 15 characters."""
+    return f"loss-{end.host}-{SUFFIX[end.direction]}"
+
+
+def commands(end: LinkEnd) -> list[list[str]]:
+    """The commands that prepare one link, in order (pure)."""
+    ifb = device(end)
+    filter_ = ["protocol", "ip", "prio", "1", "u32"]
+    redirect = ["action", "mirred", "egress", "redirect", "dev", ifb]
+    root = ["root", "handle", "1:", "prio", "bands", "2", "priomap", *["1"] * 16]
+    return [
+        ["ip", "link", "add", "name", ifb, "type", "ifb"],
+        ["ip", "link", "set", "dev", ifb, "up"],
+        ["tc", "qdisc", "add", "dev", ifb, *root],
+        ["tc", "qdisc", "add", "dev", ifb, "parent", HIT, "handle", "11:", "netem", "limit", str(NETEM_LIMIT)],
+        ["tc", "qdisc", "add", "dev", ifb, "parent", REST, "handle", "12:", "pfifo", "limit", str(NETEM_LIMIT)],
+        ["tc", "filter", "add", "dev", ifb, "parent", "1:", *filter_, *_match(end.protocol), "flowid", HIT],
+        ["tc", "filter", "add", "dev", end.interface, HOOK[end.direction], *filter_, *EVERYTHING, *redirect],
+    ]
+
+
+class NetemInjector:
+    """See :class:`testbed.bursts.Injector`. Its devices live in the network namespace of the switch."""
+
+    name = "netem"
+
+    def __init__(self) -> None:
+        self._ends: dict[LinkKey, LinkEnd] = {}
+        self._ports: set[str] = set()
+
+    def prepare(self, links: Sequence[LinkEnd]) -> None:
+        try:
+            for end in links:
+                if end.interface not in self._ports:
+                    _run(["tc", "qdisc", "add", "dev", end.interface, "clsact"])
+                    self._ports.add(end.interface)
+                self._ends[end.key] = end
+                for command in commands(end):
+                    _run(command)
+        except InjectorError:
+            self.close()
+            raise
+
+    def set_loss(self, host: str, direction: str, probability: float) -> None:
+        check_loss(self._ends, host, direction, probability)
+        ifb = device(self._ends[host, direction])
+        loss = ["limit", str(NETEM_LIMIT), "loss", f"{probability * 100:.6f}%"]
+        _run(["tc", "qdisc", "change", "dev", ifb, "parent", HIT, "handle", "11:", "netem", *loss])
+
+    def counters(self) -> dict[LinkKey, Counters]:
+        counts = {}
+        for key, end in self._ends.items():
+            qdiscs: list[dict[str, Any]] = json.loads(
+                _run(["tc", "-s", "-j", "qdisc", "show", "dev", device(end)])
+            )
+            netem = next(qdisc for qdisc in qdiscs if qdisc["kind"] == "netem")
+            counts[key] = Counters(netem["packets"] + netem["qlen"] + netem["drops"], netem["drops"])
+        return counts
+
+    def close(self) -> None:
+        # Called after half-done work too, so a command that finds nothing to delete is no error.
+        while self._ports:
+            subprocess.run(
+                ["tc", "qdisc", "del", "dev", self._ports.pop(), "clsact"], capture_output=True, check=False
+            )
+        while self._ends:
+            _, end = self._ends.popitem()
+            subprocess.run(["ip", "link", "del", "dev", device(end)], capture_output=True, check=False)
+
+
+def netem_problem() -> str | None:
+    """Why this kernel cannot run the injector, or None when a throw-away namespace accepts all of it.
+
+    Needs root.
+    """
+    problem = qdisc_problem("netem") or qdisc_problem("clsact")
+    if problem:
+        return problem
+    trial = commands(LinkEnd("try", "to_server", "lo", "udp"))
+    script = "\n".join(["set -e", "tc qdisc add dev lo clsact", *(" ".join(words) for words in trial)])
+    attempt = subprocess.run(["unshare", "-n", "sh", "-c", script], capture_output=True, text=True)
+    if attempt.returncode == 0:
+        return None
+    return (
+        f"{' '.join(attempt.stderr.split())} (kernel options CONFIG_IFB, CONFIG_NET_SCH_PRIO, "
+        "CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED)"
+    )
+
+
+def _run(command: list[str]) -> str:
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise InjectorError(f"`{command[0]}` is not installed (apt install iproute2)") from None
+    if answer.returncode != 0:
+        raise InjectorError(f"`{' '.join(command)}` failed: {' '.join(answer.stderr.split())}")
+    return answer.stdout

@@ -1,0 +1,322 @@
+"""Link shaping: from a scenario's link to `ip`, `ethtool` and `tc` commands, applied and read back.
+
+Mininet's own TCLink logs a refused `tc` command and goes on with an unshaped link. Here each command must
+succeed, and what the kernel says afterwards must equal what was asked.
+
+Both ends of each link send through HTB (tc-htb(8)) at the link's rate, which counts Ethernet frames
+without preamble and FCS, as TCLink does: TCP over 1 Gbit/s then carries 0.956 Gbit/s of data. HTB's one
+class ends in a queue of `limit` packets: pfifo, or netem where the link has latency or jitter. The queue
+that fills is the one on the switch port towards the server. Frames reach it one by one, since hosts segment
+before they transmit; in a host's own queue a UDP_SEGMENT train counts once, as on any Linux host.
+
+Offloads. Hosts segment TCP and UDP_SEGMENT trains in software before the wire, or a single loss draw would
+take a train of 44 datagrams. The switch ports have TSO off and the hosts GRO on, because veth hands frames
+to GRO only then (drivers/net/veth.c, veth_skb_is_eligible_for_gro), and GRO lets a receiver that asked for
+UDP_GRO take many datagrams in a call.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from mininet.net import Mininet
+from mininet.node import Node
+
+from protocol.config import ETHERNET_HEADER
+from scenarios import Link
+from testbed.topology import SWITCH, host_interface, switch_interface
+
+Side = Literal["host", "switch"]
+
+# HTB wakes late by what its timer is late, and only the bucket lets it make that up. With tc's own default
+# of one frame a 1 Gbit/s link carried 0.7-0.88 Gbit/s, with this 0.999; after an idle time the bucket lets
+# through this much at once, 0.6 % of a 20 MB gradient.
+BURST_SECONDS = 1e-3
+MIN_BURST_FRAMES = 10
+
+# Receive coalescing in the hosts, as a NIC's interrupt throttling would do (Documentation/networking/napi.rst,
+# "Software IRQ coalescing"): frames gather for this long before GRO and the stack see them. At 1 Gbit/s a
+# UDP_GRO receiver gets 43 datagrams a call with it and 15 without, from three senders 31-36 and 13.
+COALESCE = {"gro_flush_timeout": 20_000, "napi_defer_hard_irqs": 2}  # nanoseconds; polls
+
+# ethtool's short name, what it reports as, and the setting on each side.
+OFFLOADS: dict[Side, tuple[tuple[str, str, str], ...]] = {
+    "host": (
+        ("tso", "tcp-segmentation-offload", "off"),
+        ("tx-udp-segmentation", "tx-udp-segmentation", "off"),
+        ("gro", "generic-receive-offload", "on"),
+    ),
+    "switch": (
+        ("tso", "tcp-segmentation-offload", "off"),
+        ("gro", "generic-receive-offload", "off"),
+    ),
+}
+
+KERNEL_OPTION = {
+    "htb": "CONFIG_NET_SCH_HTB",
+    "netem": "CONFIG_NET_SCH_NETEM",
+    "clsact": "CONFIG_NET_SCH_INGRESS",
+}
+_UNITS = {"bit": 1.0, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
+
+
+class ShapingError(RuntimeError):
+    """A link is not what the scenario asks for; the text names the interface, what was asked and what is."""
+
+
+# -- what the kernel can do ----------------------------------------------------------------------------------
+
+
+def qdisc_problem(kind: str) -> str | None:
+    """Why the kernel cannot do qdisc `kind` ('htb', 'netem', 'clsact'), or None when it can.
+
+    Tries it on the loopback device of a network namespace that vanishes with the command; needs root.
+    """
+    arguments = {"netem": ["delay", "1ms"]}.get(kind, [])
+    parent = [kind] if kind == "clsact" else ["root", kind]
+    for tool in ("unshare", "tc"):
+        if shutil.which(tool) is None:
+            return f"`{tool}` is not installed (apt install util-linux iproute2)"
+    command = ["unshare", "-n", "tc", "qdisc", "add", "dev", "lo", *parent, *arguments]
+    attempt = subprocess.run(command, capture_output=True, text=True)
+    if attempt.returncode == 0:
+        return None
+    reason = " ".join(attempt.stderr.split())
+    return f"`tc qdisc add ... {kind}`: {reason} (kernel option {KERNEL_OPTION[kind]})"
+
+
+def check_kernel(link: Link) -> None:
+    """Fail before anything starts when the kernel lacks what `link` needs.
+
+    Raises:
+        ShapingError: names the field of the scenario and the kernel option.
+    """
+    problem = qdisc_problem("htb")
+    if problem:
+        raise ShapingError(f"topology.link.rate: this kernel cannot limit rates: {problem}")
+    if needs_netem(link):
+        problem = qdisc_problem("netem")
+        if problem:
+            raise ShapingError(
+                f"topology.link: latency {link.latency:g} s and jitter {link.jitter:g} s need netem: "
+                f"{problem}; set both to 0ms, or use a kernel that has it (on Debian and Ubuntu: `modprobe sch_netem`)"
+            )
+
+
+# -- the plan (pure) -----------------------------------------------------------------------------------------
+
+
+def needs_netem(link: Link) -> bool:
+    """Only netem delays packets."""
+    return link.latency > 0 or link.jitter > 0
+
+
+def frame_bytes(link: Link) -> int:
+    """A full Ethernet frame as HTB counts it."""
+    return link.mtu + ETHERNET_HEADER
+
+
+def burst_bytes(link: Link) -> int:
+    """HTB's bucket in bytes: 1 ms at the link's rate, at least ten frames."""
+    return max(math.ceil(link.rate * BURST_SECONDS / 8), MIN_BURST_FRAMES * frame_bytes(link))
+
+
+def queue_limit(link: Link) -> int:
+    """The fifo's limit in packets.
+
+    netem counts what it delays as well as what waits, so the packets in flight over the link (its
+    bandwidth-delay product) come on top, and the queue itself stays `link.limit`.
+    """
+    in_flight = link.rate * (link.latency + link.jitter) / 8 / frame_bytes(link)
+    return link.limit + math.ceil(in_flight)
+
+
+def commands(link: Link, interface: str, side: Side) -> list[list[str]]:
+    """The commands that shape one end of a link that has no qdiscs yet, in order.
+
+    Jitter reorders packets, as netem draws a delay for each on its own.
+
+    Args:
+        link: rate in bit/s, latency and jitter in s (of this one direction), limit in packets, mtu in bytes.
+        interface: name of the end.
+        side: 'host' or 'switch': the offloads differ.
+    """
+    on = ["dev", interface]
+    rate = f"{round(link.rate)}bit"
+    burst, quantum = str(burst_bytes(link)), str(MIN_BURST_FRAMES * frame_bytes(link))
+    if needs_netem(link):
+        leaf = ["netem", "limit", str(queue_limit(link)), "delay", f"{link.latency * 1e6:.3f}us"]
+        if link.jitter > 0:
+            leaf.append(f"{link.jitter * 1e6:.3f}us")
+    else:
+        leaf = ["pfifo", "limit", str(queue_limit(link))]
+    offloads = [word for short, _, setting in OFFLOADS[side] for word in (short, setting)]
+    bucket = ["rate", rate, "ceil", rate, "burst", burst, "cburst", burst, "quantum", quantum]
+    plan = [
+        ["ip", "link", "set", *on, "mtu", str(link.mtu)],
+        ["ethtool", "-K", interface, *offloads],
+        ["tc", "qdisc", "add", *on, "root", "handle", "1:", "htb", "default", "1"],
+        ["tc", "class", "add", *on, "parent", "1:", "classid", "1:1", "htb", *bucket],
+        ["tc", "qdisc", "add", *on, "parent", "1:1", "handle", "10:", *leaf],
+    ]
+    if side == "host":
+        plan += [["sh", "-c", f"echo {value} > {_attribute(interface, name)}"] for name, value in COALESCE.items()]
+    return plan
+
+
+# -- applied, read back, compared ----------------------------------------------------------------------------
+
+
+def link_ends(net: Mininet) -> Iterator[tuple[Node, str, Side]]:
+    """(node, interface, side) of both ends of each host's link."""
+    for host in net.hosts:
+        yield host, host_interface(host.name), "host"
+        yield net[SWITCH], switch_interface(host.name), "switch"
+
+
+def apply(net: Mininet, link: Link) -> list[dict[str, Any]]:
+    """Shape both directions of all links of a started network and verify them.
+
+    Returns:
+        :func:`read_back`'s list, for the run's metadata.
+
+    Raises:
+        ShapingError: a command failed, or the kernel reports something else than was asked.
+    """
+    for node, interface, side in link_ends(net):
+        for command in commands(link, interface, side):
+            _run(node, interface, command)
+    states = read_back(net)
+    for state in states:
+        verify(state, link)
+    return states
+
+
+def read_back(net: Mininet) -> list[dict[str, Any]]:
+    """What the kernel says of each link end now.
+
+    Returns:
+        A JSON-ready dict per end: interface, side, mtu (bytes), rate_bps, burst_bytes, qdiscs (`tc -s -j
+        qdisc` as it is, counters included), offloads {feature: 'on'|'off'}, coalesce (hosts only).
+
+    Raises:
+        ShapingError: a command failed.
+    """
+    states = []
+    for node, interface, side in link_ends(net):
+        klass = _run(node, interface, ["tc", "class", "show", "dev", interface])
+        features = _run(node, interface, ["ethtool", "-k", interface])
+        reported = dict(re.findall(r"^\s*([\w-]+): (on|off)", features, re.MULTILINE))
+        state: dict[str, Any] = {
+            "interface": interface,
+            "side": side,
+            "mtu": _mtu(node, interface),
+            "rate_bps": _rate(klass),
+            "burst_bytes": _burst(klass),
+            "qdiscs": _qdiscs(node, interface),
+            "offloads": {long: reported.get(long) for _, long, _ in OFFLOADS[side]},
+        }
+        if side == "host":
+            state["coalesce"] = {
+                name: int(_run(node, interface, ["cat", _attribute(interface, name)])) for name in COALESCE
+            }
+        states.append(state)
+    return states
+
+
+def verify(state: Mapping[str, Any], link: Link) -> None:
+    """Compare one entry of :func:`read_back` with what the scenario asks.
+
+    Raises:
+        ShapingError: lists each difference with the interface, the asked and the read value.
+    """
+    side: Side = state["side"]
+    leaf = next((qdisc for qdisc in state["qdiscs"] if qdisc.get("parent") == "1:1"), {})
+    options = leaf.get("options", {})
+    asked: dict[str, tuple[Any, Any]] = {
+        "mtu": (link.mtu, state["mtu"]),
+        "queue": ("netem" if needs_netem(link) else "pfifo", leaf.get("kind")),
+        "queue limit": (queue_limit(link), options.get("limit")),
+    }
+    for _, long, setting in OFFLOADS[side]:
+        asked[long] = (setting, state["offloads"][long])
+    if side == "host":
+        asked |= {name: (value, state["coalesce"][name]) for name, value in COALESCE.items()}
+    differences = [f"{name}: asked {want}, is {have}" for name, (want, have) in asked.items() if want != have]
+    # tc prints rates to three or four digits and keeps delays in ticks of 64 ns.
+    delay = options.get("delay", {})
+    close: dict[str, tuple[float, float | None]] = {"rate (bit/s)": (link.rate, state["rate_bps"])}
+    if needs_netem(link):
+        close["latency (s)"] = (link.latency, delay.get("delay"))
+        close["jitter (s)"] = (link.jitter, delay.get("jitter"))
+    differences += [
+        f"{name}: asked {want:g}, is {have}"
+        for name, (want, have) in close.items()
+        if have is None or not math.isclose(want, have, rel_tol=2e-3, abs_tol=1e-6)
+    ]
+    if differences:
+        raise ShapingError(f"link end {state['interface']}: " + "; ".join(differences))
+
+
+def queue_drops(net: Mininet) -> list[dict[str, Any]]:
+    """Cumulative counters of the queue of each link end.
+
+    Returns:
+        A dict per end: interface, dropped (packets that found the queue full), sent_packets, sent_bytes
+        (Ethernet frames without FCS). Injected losses are not among them.
+
+    Raises:
+        ShapingError: a command failed, or an end has lost its root qdisc.
+    """
+    drops = []
+    for node, interface, _ in link_ends(net):
+        root = next((qdisc for qdisc in _qdiscs(node, interface) if qdisc.get("root")), None)
+        if root is None or root["kind"] != "htb":
+            raise ShapingError(f"link end {interface}: its HTB root qdisc is gone")
+        drops.append(
+            {
+                "interface": interface,
+                "dropped": root["drops"],
+                "sent_packets": root["packets"],
+                "sent_bytes": root["bytes"],
+            }
+        )
+    return drops
+
+
+def _run(node: Node, interface: str, command: list[str]) -> str:
+    output, error, status = node.pexec(command)
+    if status != 0:
+        reason = " ".join((error or output).split()) or f"exit status {status}"
+        raise ShapingError(f"link end {interface}: `{' '.join(command)}` failed: {reason}")
+    return output
+
+
+def _mtu(node: Node, interface: str) -> int:
+    # Not from /sys: the switch's namespace may see the /sys of another one.
+    return json.loads(_run(node, interface, ["ip", "-j", "link", "show", "dev", interface]))[0]["mtu"]
+
+
+def _attribute(interface: str, name: str) -> str:
+    return f"/sys/class/net/{interface}/{name}"
+
+
+def _qdiscs(node: Node, interface: str) -> list[dict[str, Any]]:
+    return json.loads(_run(node, interface, ["tc", "-s", "-j", "qdisc", "show", "dev", interface]))
+
+
+def _rate(klass: str) -> float | None:
+    """bit/s out of `tc class show`: iproute2 has no JSON for HTB classes before 6.6."""
+    match = re.search(r"\brate ([\d.]+)(\w*bit)\b", klass)
+    return float(match[1]) * _UNITS[match[2]] if match else None
+
+
+def _burst(klass: str) -> float | None:
+    match = re.search(r"\bburst ([\d.]+)(b|Kb|Mb)\b", klass)
+    return float(match[1]) * {"b": 1, "Kb": 1024, "Mb": 1024**2}[match[2]] if match else None

@@ -1,0 +1,140 @@
+"""Both injectors pass one conformance body (tests/star_script.py), each where the kernel can do it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from private_net import needs_root, private, run_private
+
+import testbed.bursts.bpf as bpf
+import testbed.bursts.netem as netem
+from scenarios import Scenario
+from testbed.bursts import InjectorError, LinkEnd, choose_injector, link_ends
+
+
+def scenario(*events: dict) -> Scenario:
+    burst = {"action": "loss", "loss": "70%", "duration": "1 iteration"}
+    return Scenario.model_validate(
+        {
+            "name": "bursts",
+            "topology": {"workers": 2, "link": {"rate": "1gbit"}},
+            "workload": {
+                "model": "digits_cnn",
+                "dataset": "digits",
+                "batch_size": 16,
+                "iterations": 20,
+                "iterations_per_epoch": 10,
+                "optimizer": {"name": "sgd", "lr": 0.1},
+            },
+            "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "1%"}}},
+            "events": [burst | event for event in events],
+        }
+    )
+
+
+def test_each_link_that_events_hit_is_prepared_once():
+    ends = link_ends(
+        scenario({"at": {"iteration": 3}}, {"at": {"iteration": 9}, "selector": ["w2"], "direction": "both"})
+    )
+    assert ends == [
+        LinkEnd("w1", "to_server", "s1-w1", "udp"),
+        LinkEnd("w2", "to_server", "s1-w2", "udp"),
+        LinkEnd("w2", "to_worker", "s1-w2", "udp"),
+    ]
+
+
+def test_one_link_under_two_protocols_is_refused():
+    with pytest.raises(InjectorError, match=r"events.1.protocol: 'all' on w1 to_server, but events.0 has 'udp'"):
+        link_ends(scenario({"at": {"iteration": 3}}, {"at": {"iteration": 9}, "protocol": "all"}))
+
+
+def test_choice_prefers_netem_and_names_what_is_missing(monkeypatch):
+    problems = {"netem": None, "bpf": None}
+    monkeypatch.setattr(netem, "netem_problem", lambda: problems["netem"])
+    monkeypatch.setattr(bpf, "bpf_problem", lambda: problems["bpf"])
+    assert choose_injector().name == "netem"
+    problems["netem"] = "no CONFIG_NET_SCH_NETEM"
+    assert choose_injector().name == "bpf"
+    with pytest.raises(InjectorError, match=r"netem: no CONFIG_NET_SCH_NETEM$"):
+        choose_injector("netem")
+    problems["bpf"] = "needs Linux 6.6"
+    with pytest.raises(InjectorError, match=r"netem: no CONFIG_NET_SCH_NETEM; bpf: needs Linux 6\.6"):
+        choose_injector()
+    with pytest.raises(InjectorError, match="choose auto, netem or bpf"):
+        choose_injector("iptables")
+
+
+def test_netem_devices_of_the_last_worker_have_valid_names():
+    names = {netem.device(LinkEnd("w253", way, "s1-w253", "udp")) for way in ("to_server", "to_worker")}
+    assert len(names) == 2
+    assert all(len(name) <= 15 for name in names)
+
+
+def test_netem_filter_holds_the_data_ports_and_no_more():
+    filters = [" ".join(words) for words in netem.commands(LinkEnd("w1", "to_worker", "s1-w1", "udp"))]
+    hit = next(line for line in filters if "flowid 1:1" in line)
+    assert "match ip protocol 17 0xff match ip dport 52224 0xff00" in hit
+    assert filters[-1].startswith("tc filter add dev s1-w1 egress ")
+
+
+def test_bpf_jumps_all_land_on_the_common_end():
+    for protocol in ("udp", "all"):
+        code = bpf.program(protocol, 7)
+        slots = [code[at : at + 8] for at in range(0, len(code), 8)]
+        jumps = [(at, slot) for at, slot in enumerate(slots) if slot[0] & 0x07 == 5 and slot[0] not in (0x85, 0x95)]
+        assert jumps
+        for at, slot in jumps:
+            assert at + 1 + int.from_bytes(slot[2:4], "little", signed=True) == len(slots) - 2
+
+
+def skip_unless_possible(name: str) -> None:
+    problem = {"bpf": bpf.bpf_problem, "netem": netem.netem_problem}[name]()
+    if problem:
+        pytest.skip(f"injector {name}: {problem}")
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("name", ["bpf", "netem"])
+def test_injector_conforms_under_real_traffic(name):
+    skip_unless_possible(name)
+    run_private("star_script.py", "bursts", name)
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("name", ["bpf", "netem"])
+def test_nothing_is_left_of_a_killed_run(name):
+    skip_unless_possible(name)
+    with subprocess.Popen(private("star_script.py", "hang", name), stdout=subprocess.PIPE, text=True) as run:
+        namespace = f"net:[{run.stdout.readline().strip()}]"
+        assert namespace in namespaces()
+        run.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while namespace in namespaces() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert namespace not in namespaces(), "processes of the killed run still hold its network"
+
+
+def namespaces() -> set[str]:
+    """Network namespaces that any process is in."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.add(os.readlink(process / "ns/net"))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+@pytest.mark.root
+@needs_root
+def test_an_interface_that_is_not_there_is_named():
+    skip_unless_possible("bpf")
+    with pytest.raises(InjectorError, match="bpf on s1-w9"):
+        bpf.BpfInjector().prepare([LinkEnd("w9", "to_server", "s1-w9", "udp")])
