@@ -1,0 +1,202 @@
+"""Send latency against its floor: `make bench`, or `python -m testbed.bench` as root.
+
+One server and N workers on the emulated star exchange a random gradient, the tolerances in turn round by round, so
+that a slow moment of the machine hits them all. The floor of a phase is the time that its busiest link needs for the
+least that must cross it: the server's link carries workers * (1 - p) of a gradient, and where a share q of the frames
+is lost behind a worker's own link, that link carries (1 - p) / (1 - q).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from protocol import Server, TransportConfig, Worker
+from protocol.config import DATA_PORT_BASE
+from protocol.tolerance import allowed_missing
+from protocol.wire import model_frames
+from testbed import environment
+from testbed.isolation import ISOLATE
+from testbed.topology import SERVER, host_ip, worker_names
+
+PORT = 7000      # of the server, alone in its namespace
+WARM_UP = 2      # rounds of each tolerance that do not count
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured.
+
+    Attributes:
+        workers: how many.
+        size: float32 values of the gradient.
+        rate: bit/s of every link.
+        loss: share of the frames to the server that is lost at the switch.
+        tolerances: in turn.
+        rounds: counted rounds of each tolerance.
+    """
+
+    workers: int
+    size: int
+    rate: float
+    loss: float
+    tolerances: tuple[float, ...]
+    rounds: int
+
+    def config(self) -> TransportConfig:
+        """Settings of all endpoints."""
+        return TransportConfig(link_rate=self.rate, data_port_base=DATA_PORT_BASE)
+
+    def floor(self, direction: str, tolerance: float) -> float:
+        """s that the busiest link needs for one gradient of each worker."""
+        config = self.config()
+        frames = len(model_frames(4 * self.size, 0, config))
+        needed = frames - allowed_missing(tolerance, frames)
+        sent_by_each = 1 / (1 - self.loss) if direction == "reduce" else 1
+        return max(self.workers, sent_by_each) * needed * config.wire_bytes * 8 / self.rate
+
+
+class InTurn:
+    """A tolerance schedule that takes the next value each step."""
+
+    in_clr = False
+
+    def __init__(self, tolerances: tuple[float, ...]) -> None:
+        self._tolerances = tolerances
+        self.tolerance = tolerances[0]
+
+    def observe(self, step: int, gradient_norm: float) -> None:
+        self.tolerance = self._tolerances[(step + 1) % len(self._tolerances)]
+
+
+def node(name: str, setting: Setting) -> None:
+    """The program in each host; prints a row per round as JSON."""
+    steps = (setting.rounds + WARM_UP) * len(setting.tolerances)
+    if name == SERVER:
+        with Server((host_ip(SERVER), PORT), setting.workers, setting.config(), InTurn(setting.tolerances)) as server:
+            server.accept()
+            while (step := server.all_reduce()) is not None:
+                for stats in step.broadcasts:
+                    print(json.dumps({"step": step.step, **asdict(stats)}))
+        return
+    rank = worker_names(setting.workers).index(name)
+    gradient = np.random.default_rng(rank).standard_normal(setting.size, np.float32)
+    with Worker((host_ip(SERVER), PORT), rank, setting.size, setting.config(), name) as worker:
+        for step in range(steps):
+            worker.all_reduce(gradient)
+            print(json.dumps({"step": step, **asdict(worker.last)}))
+
+
+def inside(setting: Setting) -> list[dict]:
+    """Build the star and run the nodes; called in namespaces of its own."""
+    from mininet.log import setLogLevel
+
+    from scenarios import Link
+    from testbed import shaping
+    from testbed.bursts import LinkEnd, choose_injector
+    from testbed.topology import build_network, switch_interface
+
+    setLogLevel("critical")
+    network = build_network(setting.workers)
+    names = worker_names(setting.workers)
+    injector = choose_injector() if setting.loss else None
+    try:
+        network.start()
+        shaping.apply(network, Link.model_validate({"rate": f"{setting.rate:.0f}bit"}))
+        if injector:
+            injector.prepare([LinkEnd(name, "to_server", switch_interface(name), "udp") for name in names])
+            for name in names:
+                injector.set_loss(name, "to_server", setting.loss)
+        argument = json.dumps(asdict(setting))
+        processes = [
+            network[name].popen([sys.executable, "-m", "testbed.bench", "--node", name, "--setting", argument],
+                                stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
+            for name in (SERVER, *names)
+        ]
+        outputs = [process.communicate()[0] for process in processes]
+        if any(process.returncode for process in processes):
+            raise RuntimeError("a process of the benchmark failed; its error stands above")
+        return [json.loads(line) for output in outputs for line in output.splitlines()]
+    finally:
+        if injector:
+            injector.close()
+        network.stop()
+
+
+def summarise(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """Median and p99 of the send latency (s) per direction and tolerance, beside the floor (s)."""
+    counted = rows[rows["step"] >= WARM_UP * len(setting.tolerances)]
+    table = counted.groupby(["direction", "tolerance"])["latency_s"].agg(
+        rounds="size", median_s="median", p99_s=lambda values: values.quantile(0.99)
+    ).reset_index()
+    table["floor_s"] = [setting.floor(*key) for key in zip(table["direction"], table["tolerance"], strict=True)]
+    table["ratio"] = table["median_s"] / table["floor_s"]
+    return table.sort_values(["direction", "tolerance"], ascending=[False, True], ignore_index=True)
+
+
+def main(
+    workers: Annotated[int, typer.Option(help="Workers.")] = 3,
+    megabytes: Annotated[float, typer.Option(help="Gradient, in MB (10^6 bytes).")] = 20.0,
+    gbit: Annotated[float, typer.Option(help="Rate of every link, in Gbit/s.")] = 1.0,
+    loss: Annotated[float, typer.Option(help="Share of the frames to the server that is lost, 0 to 0.99.")] = 0.0,
+    rounds: Annotated[int, typer.Option(help="Counted rounds of each tolerance.")] = 12,
+    out: Annotated[Path, typer.Option(help="Folder for the raw rounds and the table.")] = Path("results/bench"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    node_: Annotated[str | None, typer.Option("--node", hidden=True)] = None,
+    setting_: Annotated[str | None, typer.Option("--setting", hidden=True)] = None,
+) -> None:
+    """Measure send latency against the floor."""
+    if setting_ is not None:
+        fields = json.loads(setting_)
+        setting = Setting(**{**fields, "tolerances": tuple(fields["tolerances"])})
+        if node_ is not None:
+            node(node_, setting)
+        else:
+            print(json.dumps(inside(setting)))
+        return
+    setting = Setting(workers, round(megabytes * 1e6 / 4), gbit * 1e9, loss, (0.0, 0.008, 0.408), rounds)
+    console = Console(stderr=as_json)
+    console.print(
+        f"{workers} workers, {megabytes:g} MB, {gbit:g} Gbit/s, {loss:.0%} loss, {rounds} rounds of each tolerance ..."
+    )
+    done = subprocess.run(
+        [*ISOLATE, sys.executable, "-m", "testbed.bench", "--setting", json.dumps(asdict(setting))],
+        stdout=subprocess.PIPE, text=True,
+    )
+    if done.returncode:
+        console.print("[red]error:[/] the benchmark failed; it needs root and what `dblp doctor` lists for mininet")
+        raise typer.Exit(1)
+    rows = pd.DataFrame(json.loads(done.stdout))
+    table = summarise(rows, setting)
+    out.mkdir(parents=True, exist_ok=True)
+    rows.to_parquet(out / "rounds.parquet", index=False)
+    record = {
+        "setting": asdict(setting), "machine": environment.machine(), "versions": environment.versions(),
+        "git": environment.git_state(), "table": table.to_dict("records"),
+    }
+    (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
+    if as_json:
+        print(json.dumps(record, indent=1))
+        return
+    shown = Table("direction", "p", "rounds", "median (s)", "p99 (s)", "floor (s)", "median / floor", box=None)
+    for row in table.itertuples():
+        shown.add_row(
+            row.direction, f"{row.tolerance:.1%}", str(row.rounds), f"{row.median_s:.3f}", f"{row.p99_s:.3f}",
+            f"{row.floor_s:.3f}", f"{row.ratio:.3f}",
+        )
+    console.print(shown)
+    console.print(f"raw rounds: {out}/rounds.parquet")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,91 @@
+"""What a person sees while a scenario runs: a bar for each run, a line for each event and each epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import progress as bars
+from rich.console import Console
+from rich.markup import escape
+
+from testbed.runner import Job, Outcome
+from testbed.topology import SERVER
+from testbed.training.data import DatasetInfo
+
+_STATUS = {"complete": "green", "failed": "red", "interrupted": "yellow"}
+
+
+class Progress:
+    """Shows the runs on a console; without a terminal, the lines alone.
+
+    Args:
+        console: where to.
+        total: number of runs.
+    """
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console, self._total, self._count = console, total, 0
+        self._bars = bars.Progress(
+            bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal,
+        )
+        self._accuracy: dict[int, list[float]] = {}
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def begin(self, job: Job, engine: str, reason: str, dataset: DatasetInfo) -> None:
+        """A run starts."""
+        self._count += 1
+        workload = job.scenario.workload
+        self._accuracy = {}
+        why = f" ({reason})" if reason else ""
+        stand_in = f", standing in for {dataset.stands_in_for}" if dataset.stands_in_for else ""
+        title = f"{self._count}/{self._total} {job.scenario.name} · {job.transport} · seed {job.seed}"
+        self._line(
+            f"[bold]{escape(title)}[/]: {workload.model} on {dataset.name}{stand_in}, "
+            f"{workload.iterations} iterations, engine {engine}{escape(why)}"
+        )
+        self._task = self._bars.add_task(job.transport, total=workload.iterations, note="starting")
+
+    def news(self, job: Job, news: dict[str, Any]) -> None:
+        """One line from the engine."""
+        if "event" in news:
+            self._event(job, news["event"])
+        elif "evaluated" in news and news["metric"] == "accuracy":
+            self._evaluated(job, news)
+        elif "error" in news:
+            self._line(f"  [red]error:[/] {escape(news['error'])}")
+        elif "stage" in news:
+            self._bars.update(self._task, note=news["stage"])
+        elif "iteration" in news and news["node"] != SERVER:
+            note = f"loss {news['loss']:.2f}  send {news['latency_s']:.3f} s"
+            self._bars.update(self._task, completed=news["iteration"] + 1, note=note)
+
+    def end(self, outcome: Outcome) -> None:
+        """A run has ended."""
+        self._bars.remove_task(self._task)
+        colour = _STATUS[outcome.status]
+        error = f": {escape(outcome.error)}" if outcome.error else ""
+        self._line(f"  [{colour}]{outcome.status}[/] after {outcome.duration_s:.0f} s, {outcome.job.path}{error}")
+
+    def _event(self, job: Job, entry: dict[str, Any]) -> None:
+        if entry["kind"] == "burst_start":
+            where = ", ".join(f"{host} {direction}" for host, direction in entry["links"])
+            self._line(f"  iteration {entry['iteration']}: burst begins, {entry['loss']:.0%} loss on {where}")
+        elif entry["kind"] == "burst_stop":
+            self._line(f"  iteration {entry['iteration']}: burst is over")
+
+    def _evaluated(self, job: Job, news: dict[str, Any]) -> None:
+        values = self._accuracy.setdefault(news["evaluated"], [])
+        values.append(news["value"])
+        if len(values) == job.scenario.topology.workers:
+            self._line(f"  {news['evaluated']} iterations: accuracy {sum(values) / len(values):.1%}")
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False)

@@ -1,0 +1,152 @@
+"""A run's folder: `run.json`, the rows that its processes write as they go, and the tables made of them.
+
+Every process appends JSON lines to a file of its own under `nodes/`, so nothing is lost when one dies; `collect` turns
+them into Parquet tables. The columns are described in results/README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from protocol import RoundStats
+from scenarios import Scenario
+
+FORMAT = 1
+RUN_FILE, EVENTS_FILE, NODES, LOGS = "run.json", "events.jsonl", "nodes", "logs"
+
+ROUND_COLUMNS = {
+    "iteration": "int32", "worker": "string", "direction": "string", "latency_s": "float64", "passes": "int32",
+    "frames_total": "int32", "frames_sent": "int32", "frames_delivered": "int32", "stale": "int32",
+    "duplicate": "int32", "tolerance": "float64", "in_clr": "bool", "burst": "bool", "early_stop": "bool",
+}
+ITERATION_COLUMNS = {
+    "iteration": "int32", "worker": "string", "compute_s": "float64", "communication_s": "float64",
+    "total_s": "float64", "loss": "float64", "gradient_norm": "float64",
+}
+EVAL_COLUMNS = {
+    "iteration": "int32", "epoch": "int32", "worker": "string", "metric": "string", "value": "float64",
+    "replica_drift": "float64",
+}
+DIRECTION_OF = {"reduce": "to_server", "broadcast": "to_worker"}
+
+
+class ResultsError(RuntimeError):
+    """A results folder cannot be used as asked; the text says what to do."""
+
+
+class RunFolder:
+    """One run: `results/<scenario>/<transport>-s<seed>/`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, overwrite: bool, **fields: Any) -> None:
+        """Make the folder and `run.json` with status `running`.
+
+        Raises:
+            ResultsError: a complete run stands there already and `overwrite` is false.
+        """
+        if (self.path / RUN_FILE).exists():
+            if not overwrite and self.read()["status"] == "complete":
+                raise ResultsError(
+                    f"{self.path} holds a complete run; give --overwrite to replace it or --out for another folder"
+                )
+            shutil.rmtree(self.path)
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise ResultsError(f"{self.path} exists and is not a run; give --out for another folder")
+        (self.path / NODES).mkdir(parents=True)
+        (self.path / LOGS).mkdir()
+        self._write({"format": FORMAT, "status": "running", "error": None, **fields})
+
+    def read(self) -> dict[str, Any]:
+        """`run.json`."""
+        return json.loads((self.path / RUN_FILE).read_text())
+
+    def scenario(self) -> Scenario:
+        """The scenario as it was resolved for this run."""
+        return Scenario.from_resolved(self.read()["scenario"])
+
+    def update(self, **fields: Any) -> None:
+        """Change fields of `run.json`, atomically."""
+        self._write({**self.read(), **fields})
+
+    def _write(self, content: dict[str, Any]) -> None:
+        temporary = self.path / f".{RUN_FILE}.new"
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        os.replace(temporary, self.path / RUN_FILE)
+
+    def log(self, node: str) -> Path:
+        """Where a process's output goes."""
+        return self.path / LOGS / f"{node}.log"
+
+    def collect(self) -> None:
+        """Make the tables of what the processes wrote, whole or not, and remove what they are made of."""
+        rows = self._rows()
+        rounds = _table(rows["round"], ROUND_COLUMNS)
+        iterations = _table(rows["iteration"], ITERATION_COLUMNS)
+        evals = _table(rows["eval"], EVAL_COLUMNS)
+        rounds["burst"] = _in_burst(rounds, self.scenario())
+        norms = {row["iteration"]: row["gradient_norm"] for row in rows["norm"]}
+        iterations["gradient_norm"] = iterations["iteration"].map(norms).astype("float64")
+        drift = {(row["iteration"], row["worker"]): row["replica_drift"] for row in rows["drift"]}
+        evals["replica_drift"] = [
+            drift.get(key, float("nan")) for key in zip(evals["iteration"], evals["worker"], strict=True)
+        ]
+        for name, table in (("rounds", rounds), ("iterations", iterations), ("evals", evals)):
+            order = [column for column in ("iteration", "worker", "direction", "metric") if column in table]
+            table.sort_values(order).to_parquet(self.path / f"{name}.parquet", index=False)
+        shutil.rmtree(self.path / NODES)
+
+    def _rows(self) -> dict[str, list[dict[str, Any]]]:
+        rows: dict[str, list[dict[str, Any]]] = {"round": [], "iteration": [], "eval": [], "norm": [], "drift": []}
+        for path in sorted((self.path / NODES).glob("*.jsonl")):
+            for line in path.read_text().splitlines():
+                try:
+                    row = json.loads(line)
+                except ValueError:      # the last line of a process that was killed while it wrote
+                    continue
+                rows[row.pop("kind")].append(row)
+        return rows
+
+
+def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
+    defaults = {"burst": False, "gradient_norm": float("nan"), "replica_drift": float("nan")}
+    data = {name: pd.Series([row.get(name, defaults.get(name)) for row in rows], dtype=kind)
+            for name, kind in columns.items()}
+    return pd.DataFrame(data)
+
+
+def _in_burst(rounds: pd.DataFrame, scenario: Scenario) -> pd.Series:
+    """Whether each round ran over a link that an event hit at that iteration."""
+    hit = {
+        (iteration, host, direction)
+        for window in scenario.timeline()
+        for host, direction in scenario.events[window.event].links(scenario.topology)
+        for iteration in range(window.start, window.stop)
+    }
+    keys = zip(rounds["iteration"], rounds["worker"], rounds["direction"].map(DIRECTION_OF), strict=True)
+    return pd.Series([key in hit for key in keys], index=rounds.index, dtype=bool)
+
+
+class NodeLog:
+    """One process's rows, on disk line by line."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        self._file = (folder / NODES / f"{node}.jsonl").open("a", buffering=1)
+
+    def row(self, kind: str, **fields: Any) -> None:
+        """Append one row."""
+        self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
+
+    def round(self, iteration: int, stats: RoundStats) -> None:
+        """Append the record of one gradient over one channel."""
+        fields = asdict(stats)
+        del fields["round"]
+        self.row("round", iteration=iteration, worker=fields.pop("peer"), **fields)

@@ -1,0 +1,33 @@
+"""From a scenario's transport to the settings of the protocol package."""
+
+from __future__ import annotations
+
+from protocol import Fixed, PhaseAware, Reliable, ToleranceSchedule, TransportConfig
+from scenarios import Scenario
+
+SECRET_VARIABLE = "DBLP_SECRET"      # environment of a run's processes; never in a file or a command line
+
+
+def transport_config(scenario: Scenario, transport: str, data_port_base: int, secret: str) -> TransportConfig:
+    """Settings of every endpoint of a run: the links of a scenario are all alike."""
+    link, pacing = scenario.topology.link, scenario.transports[transport].pacing
+    return TransportConfig(
+        mtu=link.mtu,
+        pacing=pacing.mode,
+        fixed_rate=pacing.rate,
+        link_rate=link.rate,
+        data_port_base=data_port_base,
+        secret=secret.encode(),
+    )
+
+
+def tolerance_schedule(scenario: Scenario, transport: str) -> ToleranceSchedule:
+    """A fresh tolerance policy for one run."""
+    tolerance = scenario.transports[transport].tolerance
+    match tolerance.policy:
+        case "fixed":
+            return Fixed(tolerance.p)
+        case "phase_aware":
+            return PhaseAware(tolerance.low, tolerance.high, tolerance.eta, tolerance.frequency)
+        case "reliable":
+            return Reliable()
