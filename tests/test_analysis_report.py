@@ -1,0 +1,133 @@
+"""Report, pictures, JSON and notebook."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import analysis_tree as tree
+import matplotlib.image
+import nbformat
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from nbclient import NotebookClient
+
+from analysis import figures, metrics, report, tables
+from analysis.load import load
+
+BURST = "efficientnet-microburst"
+NOTEBOOK = Path(report.__file__).parent / "notebooks" / "plot-a-run.ipynb"
+
+
+@pytest.fixture(scope="module")
+def paper_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tree.write_tree(tmp_path_factory.mktemp("results"), seeds=(1, 2))
+
+
+def test_report_opens_with_the_verdicts_and_links_its_pictures(paper_tree: Path, tmp_path: Path) -> None:
+    paths = report.write([paper_tree], tmp_path / "report")
+    text = paths.markdown.read_text()
+    assert text.index("| Claim | Paper | Measured | Verdict | Why |") < text.index("![")
+    assert {p.name for p in paths.figures} == {
+        f"latency-{BURST}.png", f"cdf-{BURST}.png", "latency-efficientnet.png", "cdf-efficientnet.png",
+        "training-time.png", "accuracy.png",
+    }
+    for picture in paths.figures:
+        assert f"]({picture.name})" in text
+        assert matplotlib.image.imread(picture).std() > 0.05  # something is drawn
+    for wanted in ("Burst 1 (iteration 24)", "4.68 x", "It stands in for cifar10", "dblp run efficientnet", "bpf"):
+        assert wanted in text
+    assert "Read this first" not in text
+    assert "nan" not in text.lower().split()
+
+
+def test_a_failed_run_is_named_at_the_top(tmp_path: Path) -> None:
+    tree.write_run(tmp_path / "r", BURST, "dblp", bursts=tree.BURSTS)
+    tree.write_run(tmp_path / "r", BURST, "mlt", bursts=tree.BURSTS, status="failed", done=40, error="w2 disconnected")
+    text = report.write([tmp_path / "r"], tmp_path / "out").markdown.read_text()
+    named = text.index("mlt, seed 1: failed (w2 disconnected) after 40 of 80 iterations")
+    assert named < text.index("| Claim |")
+    assert "mlt (incomplete)" in text
+    assert f"| {BURST} | mlt (incomplete) | - | - | - |" in text  # half a run has no training time
+
+
+def test_one_transport_of_another_name_without_bursts(tmp_path: Path) -> None:
+    transports = {"plain": {"tolerance": {"policy": "reliable"}}}
+    only = tree.PAPER | {"plain": {"tolerance": {"policy": "fixed", "p": 0.0}}}
+    folder = tree.write_run(tmp_path / "r", "mine", "plain", transports=only)
+    run = json.loads((folder / "run.json").read_text())
+    run["scenario"]["transports"] = transports
+    (folder / "run.json").write_text(json.dumps(run))
+    text = report.write([folder], tmp_path / "out").markdown.read_text()
+    assert "0 reproduced, 0 differs, 26 not run here" in text
+    assert "| Average | 1." in text
+
+
+def test_a_run_with_nothing_but_run_json(tmp_path: Path) -> None:
+    folder = tree.write_run(tmp_path / "r", BURST, "dblp", status="failed", done=1, error="no root")
+    for file in [*folder.glob("*.parquet"), folder / "events.jsonl"]:
+        file.unlink()
+    paths = report.write([folder], tmp_path / "out")
+    assert paths.figures == []
+    assert "failed (no root) after 0 of 80" in paths.markdown.read_text()
+
+
+def test_summary_is_plain_json(paper_tree: Path) -> None:
+    said = json.loads(json.dumps(report.summary([paper_tree]), allow_nan=False))
+    speedup = next(v for v in said["verdicts"] if v["id"] == "burst1-speedup")
+    assert speedup["paper"] == 4.68
+    assert speedup["measured"] == pytest.approx(1.68, rel=0.1)
+    assert len(said["runs"]) == 8
+    assert all(row["Holds"] != "no" for row in said["conditions"])
+
+
+def test_a_transport_has_one_colour_and_unknown_ones_their_own(tmp_path: Path) -> None:
+    names = tree.PAPER | {"a": tree.PAPER["mlt"], "b": tree.PAPER["mlt"]}
+    for name in names:
+        tree.write_run(tmp_path, "x", name, bursts=tree.BURSTS, transports=names)
+    results = load(tmp_path)
+    look = figures.looks(results)
+    assert len({look[name]["colour"] for name in names}) == 4
+    lines = figures.latency_by_iteration(results, "x")
+    assert {to_hex(axes.lines[0].get_color()).upper() for axes in lines.axes} == {look[n]["colour"] for n in names}
+    cdf = figures.latency_cdf(results, "x")
+    drawn = {line.get_label(): to_hex(line.get_color()).upper() for line in cdf.axes[0].lines}
+    assert drawn == {look[n]["label"]: look[n]["colour"] for n in names}
+
+
+def test_latency_figure_marks_bursts_and_regime(paper_tree: Path) -> None:
+    results = load(paper_tree)
+    baseline, dblp = figures.latency_by_iteration(results, BURST).axes
+    assert baseline.get_yscale() == "log"
+    assert [text.get_text().split(":")[0] for text in baseline.texts] == ["burst 1", "burst 2"]
+    spans = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in dblp.patches]
+    assert spans == [(-0.5, 11.5), (39.5, 47.5)]
+    assert not baseline.patches
+    calm = figures.latency_by_iteration(results, "efficientnet").axes[0]
+    assert calm.get_yscale() == "linear"
+
+
+def test_latency_table_has_the_paper_beside_each_value(paper_tree: Path) -> None:
+    results = load(paper_tree)
+    frame = tables.latency(results, metrics.measures(results), BURST).set_index("Send latency")
+    tail = frame.loc["Tail (largest)"]
+    assert tail["dblp, paper"] == "1.131 s"
+    assert tail["mlt, paper"] == "2.163 s"
+    assert tail["speedup of dblp, paper"] == "1.91 x"
+    assert "±" in tail["speedup of dblp"]
+
+
+def test_markdown_escapes_and_aligns() -> None:
+    text = report.markdown(pd.DataFrame({"a|b": ["x|y", "z"], "n": ["1", "-2"]}))
+    assert text.splitlines()[1:3] == ["| --- | --: |", "| x\\|y | 1 |"]
+    assert report.markdown(pd.DataFrame()) == "Nothing recorded."
+
+
+def test_notebook_runs(paper_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBLP_RESULTS", str(paper_tree))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without outputs
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    kinds = [key for cell in notebook.cells for out in cell.get("outputs", []) for key in out.get("data", {})]
+    assert kinds.count("image/png") == 3
