@@ -1,0 +1,53 @@
+# make help lists the targets. Everything that needs the environment makes it first.
+PYTHON  ?= python3
+VENV    := .venv
+DBLP    := $(VENV)/bin/dblp
+READY   := $(VENV)/.ready
+PROFILE ?= laptop
+ENGINE  ?= auto
+OUT     ?= results/paper
+SCENARIOS := paper/efficientnet-microburst paper/efficientnet
+
+.PHONY: help setup reproduce-paper report demo bench test lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make setup            tools (apt, as root) and a Python environment in $(VENV)'
+	@echo 'make reproduce-paper  the paper'"'"'s burst experiment, tables and figures: PROFILE=laptop|paper|smoke ENGINE=auto|mininet|local OUT=folder'
+	@echo 'make report           tables and figures again, from the runs in OUT'
+	@echo 'make demo             one small burst, ends with a picture of the send latency'
+	@echo 'make bench            send latency on idle links against its floor (root)'
+	@echo 'make test             all tests'
+	@echo 'make lint             ruff'
+	@echo 'make clean            removes the environment and caches; results stay'
+
+setup: $(READY)
+
+$(READY): pyproject.toml testbed/install.sh
+	@PYTHON=$(PYTHON) testbed/install.sh $(VENV)
+	@touch $@
+
+# The report is drawn even when a run has failed: it names the failure, and so does the exit status.
+reproduce-paper: $(READY)
+	@$(DBLP) run $(SCENARIOS) --profile $(PROFILE) --engine $(ENGINE) --out $(OUT) --overwrite; status=$$?; \
+	[ $$status -gt 1 ] || $(DBLP) report $(OUT) || status=$$?; exit $$status
+
+report: $(READY)
+	@$(DBLP) report $(OUT)
+
+demo: $(READY)
+	@$(DBLP) run examples/demo --engine $(ENGINE) --out results/demo --overwrite
+	@$(DBLP) report results/demo
+
+bench: $(READY)
+	@$(VENV)/bin/python -m testbed.bench
+
+test: $(READY)
+	@$(VENV)/bin/python -m pytest
+
+lint: $(READY)
+	@$(VENV)/bin/ruff check .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
