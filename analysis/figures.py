@@ -147,7 +147,7 @@ def latency_cdf(results: Results, scenario: str) -> Figure:
         right.set_yscale("log")
         left.set(title="Distribution", xlabel="Send latency (s)", ylabel="Share of samples at or below")
         right.set(title="Its tail", xlabel="Send latency (s)", ylabel="Share of samples at or above")
-        left.legend(loc="lower right")
+        left.legend(loc="upper left")
         return figure
 
 
@@ -193,6 +193,7 @@ def training_time(results: Results, table: pd.DataFrame) -> Figure:
             position += 0.8
         axes.set_xticks([x for x, _ in labels], [text for _, text in labels])
         axes.tick_params(axis="x", length=0)
+        axes.margins(y=0.12)      # room for the numbers above the bars
         axes.grid(axis="x", visible=False)
         axes.set_ylabel(f"Training time ({' or '.join(dict.fromkeys(units))} = 1)")
         handles = [*shown.values(), Patch(color="#555555", label="communication"),

@@ -15,6 +15,7 @@ from rich.table import Table
 
 import scenarios
 from scenarios import ScenarioError
+from testbed.errors import Stopped, UserError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -40,11 +41,12 @@ def run(
 ) -> None:
     """Run scenarios: every transport with every seed, one after the other."""
     from testbed import runner
+    from testbed.engines import ENGINES
     from testbed.progress import Progress
     from testbed.training import data
 
-    if engine not in ("auto", *runner.ENGINES):
-        raise UsageError(f"engine {engine!r}: choose auto, {' or '.join(runner.ENGINES)}")
+    if engine not in ("auto", *ENGINES):
+        raise UserError(f"engine {engine!r}: choose auto, {' or '.join(ENGINES)}")
     loaded = [scenarios.load(source, profile, set_ or ()) for source in scenario]
     chosen = [runner.choose_engine(engine, each) for each in loaded]
     datasets = {each.workload.dataset: data.resolve(each.workload.dataset) for each in loaded}
@@ -83,11 +85,15 @@ def report(
 ) -> None:
     """Write report.md with every table and figure that the runs allow, expected beside measured."""
     from analysis import report as reporting
+    from analysis.load import ResultsError
 
-    if as_json:
-        print(json.dumps(reporting.summary(runs), indent=1))
-        return
-    paths = reporting.write(runs, out or runs[0])
+    try:
+        if as_json:
+            print(json.dumps(reporting.summary(runs), indent=1))
+            return
+        paths = reporting.write(runs, out or runs[0])
+    except ResultsError as error:
+        raise UserError(str(error)) from error
     out_console.print(f"[bold]{escape(str(paths.markdown))}[/]")
     for figure in paths.figures:
         out_console.print(f"  {escape(str(figure))}")
@@ -124,23 +130,13 @@ def schema() -> None:
     print(json.dumps(scenarios.json_schema(), indent=1))
 
 
-class UsageError(Exception):
-    """A wrong argument."""
-
-
 def main() -> None:
     """Run the program; errors that a user can mend are one line each, without a traceback."""
-    from testbed.errors import USER_ERRORS
-    from testbed.runner import Stopped
-
     try:
         app()
-    except ScenarioError as error:
+    except (ScenarioError, UserError) as error:
         for line in str(error).splitlines():
             err_console.print(f"[red]error:[/] {escape(line)}", soft_wrap=True)
-        sys.exit(EXIT_USAGE)
-    except (UsageError, *USER_ERRORS) as error:
-        err_console.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(EXIT_USAGE)
     except (Stopped, KeyboardInterrupt):
         err_console.print("[yellow]interrupted[/]: what was measured so far is kept and says so")

@@ -1,13 +1,9 @@
-"""The errors that a user can mend: shown as one line, without a traceback."""
+"""The base of errors that a user can mend."""
 
-from __future__ import annotations
 
-from analysis.load import ResultsError as AnalysisError
-from testbed.bursts import InjectorError
-from testbed.results import ResultsError
-from testbed.runner import EngineError
-from testbed.shaping import ShapingError
-from testbed.topology import TopologyError
-from testbed.training.data import DataError
+class UserError(RuntimeError):
+    """Something a user can mend: the text says what is wrong and what to do, and is shown without a traceback."""
 
-USER_ERRORS = (AnalysisError, DataError, EngineError, InjectorError, ResultsError, ShapingError, TopologyError)
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM arrived. Not an Exception: nothing on the way may swallow it."""

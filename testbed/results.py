@@ -17,6 +17,7 @@ import pandas as pd
 
 from protocol import RoundStats
 from scenarios import Scenario
+from testbed.errors import UserError
 
 FORMAT = 1
 RUN_FILE, EVENTS_FILE, NODES, LOGS = "run.json", "events.jsonl", "nodes", "logs"
@@ -37,7 +38,7 @@ EVAL_COLUMNS = {
 DIRECTION_OF = {"reduce": "to_server", "broadcast": "to_worker"}
 
 
-class ResultsError(RuntimeError):
+class ResultsError(UserError):
     """A results folder cannot be used as asked; the text says what to do."""
 
 

@@ -19,6 +19,7 @@ from protocol.config import DATA_PORT_BASE
 from scenarios import Scenario
 from testbed import doctor, environment
 from testbed.engines import command as engine_command
+from testbed.errors import Stopped, UserError
 from testbed.results import RunFolder
 from testbed.topology import SERVER, host_ip
 from testbed.training import data
@@ -29,12 +30,8 @@ STOP_GRACE = 15.0      # s that an engine has to take its network down before it
 News = Callable[["Job", dict[str, Any]], None]
 
 
-class EngineError(RuntimeError):
+class EngineError(UserError):
     """The engine asked for cannot run here; the text says why and what to do."""
-
-
-class Stopped(BaseException):
-    """SIGINT or SIGTERM arrived."""
 
 
 @dataclass(frozen=True)

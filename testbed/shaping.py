@@ -30,6 +30,7 @@ from mininet.node import Node
 
 from protocol.config import ETHERNET_HEADER
 from scenarios import Link
+from testbed.errors import UserError
 from testbed.topology import SWITCH, host_interface, switch_interface
 
 Side = Literal["host", "switch"]
@@ -66,7 +67,7 @@ KERNEL_OPTION = {
 _UNITS = {"bit": 1.0, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 
 
-class ShapingError(RuntimeError):
+class ShapingError(UserError):
     """A link is not what the scenario asks for; the text names the interface, what was asked and what is."""
 
 

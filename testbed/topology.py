@@ -19,13 +19,15 @@ from mininet.net import Mininet
 from mininet.node import OVSBridge, Switch
 from mininet.topo import Topo
 
+from testbed.errors import UserError
+
 SERVER = "srv"
 SWITCH = "s1"
 SUBNET = ipaddress.ip_network("10.0.0.0/24")
 MAX_WORKERS = SUBNET.num_addresses - 3  # network, broadcast and the server's own address
 
 
-class TopologyError(RuntimeError):
+class TopologyError(UserError):
     """The emulated network cannot be built here; the text says what is missing and what to do."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from scenarios import Scenario
+from testbed.errors import UserError
 from testbed.topology import switch_interface
 
 Direction = Literal["to_server", "to_worker"]
@@ -22,7 +23,7 @@ LinkKey = tuple[str, str]  # (host, direction)
 IPPROTO_UDP = 17
 
 
-class InjectorError(RuntimeError):
+class InjectorError(UserError):
     """Losses cannot be injected; the text names what refused and the remedy."""
 
 

@@ -19,12 +19,14 @@ import torch
 from torchvision.datasets import CIFAR10, FashionMNIST
 from torchvision.datasets.utils import check_integrity
 
+from testbed.errors import UserError
+
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # the package dataset-fashion-mnist
 CROP_PADDING = 4
 DOWNLOAD_TIMEOUT_S = 5.0  # to connect, and for each read: an unreachable host must not hold up a run
 
 
-class DataError(RuntimeError):
+class DataError(UserError):
     """A data set is not there; the message names it and the remedy, `reason` says why it could not be had."""
 
     def __init__(self, message: str, reason: str = "") -> None:

@@ -130,7 +130,7 @@ def train(node: Node, server: tuple[str, int]) -> None:
                 iteration=iteration,
                 worker=node.name,
                 loss=loss,
-                compute_s=computed - begin,
+                compute_s=computed - begin + end - exchanged,
                 communication_s=exchanged - ready,
                 total_s=end - begin - (ready - computed),
             )
