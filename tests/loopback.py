@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from protocol import RoundStats, Server, ServerStep, Timeouts, TransportConfig, 
 
 # Patience far beyond what any of these jobs needs: only a hang reaches it.
 CONFIG = TransportConfig(secret=b"loopback", timeouts=Timeouts(connect=30.0, stall=30.0))
+HANG = 60.0      # s: far beyond the patience above
 
 
 class Drop:
@@ -66,17 +68,29 @@ def work(
 
 
 class Pool:
-    """Threads for a job; leaving it waits for all of them, and each error stays in its future."""
+    """Threads for a job. Leaving it waits for all of them; each result or error stays in its future."""
 
     def __enter__(self) -> Pool:
-        self._executor = ThreadPoolExecutor(8)
+        self._futures: list[Future] = []
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._executor.shutdown()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        _, hung = wait(self._futures, HANG)
+        assert kind or not hung, f"{len(hung)} of {len(self._futures)} threads hang"
 
     def __call__(self, function: Callable, *arguments: object, **options: object) -> Future:
-        return self._executor.submit(function, *arguments, **options)
+        future: Future = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(*arguments, **options))
+            except BaseException as error:
+                future.set_exception(error)
+
+        # A daemon, so that a thread that hangs fails its test and not the whole run.
+        threading.Thread(target=run, daemon=True).start()
+        self._futures.append(future)
+        return future
 
 
 def run_job(

@@ -159,6 +159,9 @@ def test_a_new_pass_counts_from_zero() -> None:
     pacer.observe(200, 200)      # pass 2 begins: 200 of 200, not 800 fewer than before
     pacer.observe(400, 400)
     assert pacer.rate == frames_per_second(SHARE)
+    pacer.observe(100, 50)      # pass 3, with loss: seen within the pass, not only past the length of the one before
+    pacer.observe(300, 150)
+    assert pacer.rate == pytest.approx(frames_per_second(2 * SHARE))
 
 
 @pytest.mark.parametrize(("after", "keeps"), [(0.39, True), (0.36, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,6 +88,15 @@ def test_control_messages_have_the_golden_bytes(message: Message, length: str, k
     data = bytes.fromhex(length + kind) + body
     assert encode(message) == data
     assert decode(data) == [message]
+
+
+def test_the_documents_examples_are_the_golden_bytes() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
+    block = text.split("Examples, whole messages in hex:")[1].split("```")[1]
+    examples = [bytes.fromhex(line[38:]) for line in block.strip().splitlines()]
+    assert examples == [encode(message) for message, *_ in GOLDEN if isinstance(message, Round | Probe | Bitmap)] + [
+        encode(message) for message, *_ in GOLDEN if isinstance(message, Progress | Stop | Bye)
+    ]
 
 
 @pytest.mark.parametrize(("mtu", "chunk"), [(576, 532), (1500, 1456), (1501, 1456), (1503, 1456), (1504, 1460)])
@@ -240,6 +250,9 @@ def test_malformed_control_messages_name_what_is_wrong(data: bytes, message: str
 
 
 def test_the_mac_covers_role_nonces_and_every_field_but_itself() -> None:
+    nonces = bytes(range(16)) + bytes.fromhex(HELLO.nonce)
+    golden = "8bb2172b2e4e2e650f3ebfacf7f4a7f4b84b447d320e83a4612d79d035e8c0a9"
+    assert authenticate(b"secret", "worker", nonces, HELLO) == golden
     mac = authenticate(b"secret", "worker", b"nonces", HELLO)
     changed = Hello(**{**HELLO.__dict__, "mac": ""})
     assert authenticate(b"secret", "worker", b"nonces", changed) == mac
