@@ -80,6 +80,21 @@ class TransportConfig:
         if self.pacing == "fixed" and not self.fixed_rate:
             raise LocalProtocolError("pacing 'fixed' needs fixed_rate, in bit/s")
 
+    def data_port(self, rank: int, of_worker: bool) -> int:
+        """The UDP port of the channel between the server and the worker of this rank, on one of its sides; 0 for any.
+
+        Raises:
+            LocalProtocolError: the data block has no port for this rank.
+        """
+        if not self.data_port_base:
+            return 0
+        if rank >= WORKER_PORT_OFFSET:
+            raise LocalProtocolError(
+                f"rank {rank} has no port in the data block, which serves {WORKER_PORT_OFFSET} workers; "
+                "set data_port_base to 0"
+            )
+        return self.data_port_base + rank + (WORKER_PORT_OFFSET if of_worker else 0)
+
     @property
     def chunk_bytes(self) -> int:
         """Payload bytes of a frame: what the MTU leaves, down to a multiple of 4 so that no float is cut."""

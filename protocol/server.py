@@ -156,8 +156,7 @@ class Server:
         self._frames = model_frames(hello.size_bytes, session, self.config)
         self._average = np.zeros(self.size, np.float32)
         for rank, worker in enumerate(workers):
-            base = self.config.data_port_base
-            udp = open_udp(self.config, worker.tcp.getsockname()[0], base and base + rank)
+            udp = open_udp(self.config, worker.tcp.getsockname()[0], self.config.data_port(rank, of_worker=False))
             udp.connect((worker.host, worker.hello.udp_port))
             receiver = Receiver(hello.size_bytes, self.config.chunk_bytes, session)
             channel = Channel(
@@ -197,7 +196,7 @@ class Server:
             if self._all_gone():
                 return None
             return self._average_and_broadcast()
-        except DblpError as error:
+        except (DblpError, OSError) as error:
             self._tell(error)
             raise
 
@@ -250,7 +249,7 @@ class Server:
     def _all_gone(self) -> bool:
         return all(channel.closed for channel in self._channels)
 
-    def _tell(self, error: DblpError) -> None:
+    def _tell(self, error: Exception) -> None:
         for channel in self._channels:
             with contextlib.suppress(DblpError, OSError):
                 channel.say(Error(str(error)))

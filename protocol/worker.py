@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from protocol import handshake
-from protocol.config import WORKER_PORT_OFFSET, TransportConfig
+from protocol.config import TransportConfig
 from protocol.endpoint import Channel, EventLoop, Impairment, open_udp
 from protocol.errors import DblpError, LocalProtocolError, PeerLostError
 from protocol.receiver import Receiver
@@ -65,8 +65,7 @@ class Worker:
         tcp = handshake.connect(server, config.timeouts.connect)
         udp = None
         try:
-            port = config.data_port_base and config.data_port_base + WORKER_PORT_OFFSET + rank
-            udp = open_udp(config, tcp.getsockname()[0], port)
+            udp = open_udp(config, tcp.getsockname()[0], config.data_port(rank, of_worker=True))
             welcome, decoder = handshake.introduce(
                 tcp, config, rank, self.name, udp.getsockname()[1], 4 * size, tensors
             )
@@ -114,7 +113,11 @@ class Worker:
             receiver.set_tolerance(receiver.round, announced.tolerance)
         channel.start(self._round)
         try:
-            self.loop.run(lambda: receiver.done and not sender.active and not channel.control_waiting)
+            self.loop.run(
+                lambda: channel.closed or (receiver.done and not sender.active and not channel.control_waiting)
+            )
+            if channel.closed:
+                raise channel.lost("it said goodbye before the workers did")
         except DblpError as error:
             self._abandon(error)
             raise
