@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from protocol.config import TransportConfig
-from protocol.endpoint import tune_tcp
 from protocol.errors import PeerLostError, RemoteProtocolError
+from protocol.sockets import tune_tcp
 from protocol.wire import (
     NONCE_BYTES,
     VERSION,

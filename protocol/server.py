@@ -18,9 +18,10 @@ import numpy as np
 from protocol import handshake
 from protocol.aggregate import l2_norm, mean_zero_filled
 from protocol.config import TransportConfig
-from protocol.endpoint import Channel, EventLoop, Impairment, listen_tcp, open_udp
+from protocol.endpoint import Channel, EventLoop, Impairment
 from protocol.errors import DblpError, LocalProtocolError, PeerLostError, RemoteProtocolError
 from protocol.receiver import Receiver
+from protocol.sockets import listen_tcp, open_udp
 from protocol.stats import RoundStats, round_stats
 from protocol.tolerance import Fixed, ToleranceSchedule
 from protocol.wire import ControlDecoder, Error, Hello, Round, Tensor, Welcome, model_frames, next_round

@@ -11,9 +11,10 @@ import numpy as np
 
 from protocol import handshake
 from protocol.config import TransportConfig
-from protocol.endpoint import Channel, EventLoop, Impairment, open_udp
+from protocol.endpoint import Channel, EventLoop, Impairment
 from protocol.errors import DblpError, LocalProtocolError, PeerLostError
 from protocol.receiver import Receiver
+from protocol.sockets import open_udp
 from protocol.stats import RoundStats, round_stats
 from protocol.wire import Bye, Error, Tensor, model_frames, next_round
 

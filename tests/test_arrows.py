@@ -25,7 +25,7 @@ COMMAND_LINE = "testbed.cli"
 # Layers of protocol/, lowest first. A module imports from lower layers; within the lowest, without a cycle.
 LAYERS = (
     {"errors", "config", "wire", "tolerance", "pacing"},
-    {"sender", "receiver", "aggregate", "inbox"},
+    {"sender", "receiver", "aggregate", "inbox", "sockets"},
     {"stats", "endpoint"},
     {"handshake"},
     {"server", "worker"},
