@@ -87,7 +87,7 @@ def _verdict(claim: dict[str, Any], results: Results, complete: Results, table: 
         # Two scenarios are independent runs: their half-widths add in squares.
         value = metrics.Estimate(value.mean - rest.mean, math.hypot(value.half, rest.half), min(value.n, rest.n))
     compare = claim.get("compare", "within")
-    if needs := _needs(claim, results, complete, math.isnan(value.mean)):
+    if needs := _needs(claim, results, complete, value.n):
         verdict, why = NOT_RUN, needs
     elif _holds(value.mean, claim["expected"], compare, claim["tolerance"]):
         verdict, why = REPRODUCED, _caveat(claim, complete)
@@ -114,7 +114,7 @@ def _holds(value: float, expected: float, compare: str, tolerance: dict[str, flo
     return {"within": above and below, "at_most": above, "at_least": below}[compare]
 
 
-def _needs(claim: dict[str, Any], results: Results, complete: Results, missing: bool) -> str:
+def _needs(claim: dict[str, Any], results: Results, complete: Results, seeds: int) -> str:
     """What a verdict on this claim lacks, or an empty string."""
     for scenario in filter(None, (claim["scenario"], claim.get("minus_scenario"))):
         wanted = [claim["of"]] if "of" in claim else claim.get("ratio") or claim["difference"]
@@ -132,9 +132,12 @@ def _needs(claim: dict[str, Any], results: Results, complete: Results, missing: 
         if requires.get("iterations", workload["iterations"]) != workload["iterations"]:
             needs.append(f"the profile `paper`: {requires['iterations']} iterations (this run had "
                          f"{workload['iterations']})")
+        # How well one run learns varies by more than what such a claim is about.
+        if seeds < (wanted_seeds := requires.get("seeds", 1)) and seeds:
+            needs.append(f"{wanted_seeds} seeds or more (--set seeds=[1,2,3]; these runs had {seeds})")
         if needs:
             return f"needs {' and '.join(needs)}"
-    return "this run did not measure it" if missing else ""
+    return "" if seeds else "this run did not measure it"
 
 
 def _observed(claim: dict[str, Any], complete: Results, table: pd.DataFrame) -> str:

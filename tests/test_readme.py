@@ -80,6 +80,13 @@ def test_its_commands_and_links_exist() -> None:
         assert (ROOT / link).exists(), link
 
 
+def test_its_results_are_those_of_the_committed_report() -> None:
+    report = (ROOT / "results/reference/report.md").read_text().splitlines()
+    rows = [line for line in README.splitlines() if re.match(r"\| (Burst|Tail|Average)", line)]
+    assert len(rows) == 4
+    assert [row for row in rows if row not in report] == []
+
+
 @pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
 def test_the_links_of_the_docs(page: str) -> None:
     for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "docs" / page).read_text()):
