@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -123,7 +124,8 @@ def inside(setting: Setting) -> list[dict]:
                                 stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
             for name in (SERVER, *names)
         ]
-        outputs = [process.communicate()[0] for process in processes]
+        with ThreadPoolExecutor() as pool:      # at once: a full pipe would halt its process, and with it all others
+            outputs = list(pool.map(lambda process: process.communicate()[0], processes))
         if any(process.returncode for process in processes):
             raise RuntimeError("a process of the benchmark failed; its error stands above")
         return [json.loads(line) for output in outputs for line in output.splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import sys
@@ -43,25 +44,35 @@ def run(
     from testbed import runner
     from testbed.engines import ENGINES
     from testbed.progress import Progress
+    from testbed.results import RunFolder
     from testbed.training import data
 
     if engine not in ("auto", *ENGINES):
         raise UserError(f"engine {engine!r}: choose auto, {' or '.join(ENGINES)}")
     loaded = [scenarios.load(source, profile, set_ or ()) for source in scenario]
+    for one, other in itertools.combinations(range(len(loaded)), 2):
+        if loaded[one].name == loaded[other].name:
+            raise UserError(
+                f"{scenario[one]} and {scenario[other]} are both named {loaded[one].name!r}, so their results would "
+                "have one folder; change the name of one"
+            )
     chosen = [runner.choose_engine(engine, each) for each in loaded]
-    datasets = {each.workload.dataset: data.resolve(each.workload.dataset) for each in loaded}
-    command = shlex.join(["dblp", *sys.argv[1:]])
-    outcomes: list[runner.Outcome] = []
     todo = [
         (job, kind, reason)
         for each, (kind, reason) in zip(loaded, chosen, strict=True)
         for job in runner.jobs(each, out)
     ]
-    with runner.stoppable(), Progress(err_console if as_json else out_console, len(todo)) as progress:
+    for job, _, _ in todo:      # before the first of them runs
+        RunFolder(job.path).check_free(overwrite)
+    datasets = {each.workload.dataset: data.resolve(each.workload.dataset) for each in loaded}
+    command = shlex.join(["dblp", *sys.argv[1:]])
+    outcomes: list[runner.Outcome] = []
+    console = err_console if as_json else out_console
+    with runner.Interruption() as interruption, Progress(console, len(todo)) as progress:
         for job, kind, reason in todo:
             dataset = datasets[job.scenario.workload.dataset]
             progress.begin(job, kind, reason, dataset)
-            outcome = runner.run_job(job, kind, dataset, overwrite, progress.news, command)
+            outcome = runner.run_job(job, kind, dataset, overwrite, progress.news, command, interruption)
             progress.end(outcome)
             outcomes.append(outcome)
     if as_json:

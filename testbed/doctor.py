@@ -63,7 +63,7 @@ def checks() -> list[Check]:
 def mininet_ready() -> tuple[bool, str]:
     """Whether engine `mininet` can run here, and why not (empty when it can)."""
     results = _network_checks()
-    wrong = [check for check in results if check.needed_for == MININET and not check.ok]
+    wrong = [check for check in results if check.needed_for == MININET and check.ok is False]
     injectors = [check for check in results if check.name in INJECTORS]
     if not wrong and not any(check.ok for check in injectors):
         wrong = injectors

@@ -12,7 +12,8 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 packages=()
 for tool in "${!tools[@]}"; do
-  command -v "$tool" >/dev/null || packages+=("${tools[$tool]}")
+  package=${tools[$tool]}
+  command -v "$tool" >/dev/null || [[ " ${packages[*]} " == *" $package "* ]] || packages+=("$package")
 done
 "$python" -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 
@@ -22,7 +23,7 @@ if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
   dpkg -s dataset-fashion-mnist >/dev/null 2>&1 || dataset=dataset-fashion-mnist
   if [ ${#packages[@]} -gt 0 ] || [ -n "${dataset:-}" ]; then
     echo "setup: installing ${packages[*]} ${dataset:-}"
-    apt-get update -qq
+    apt-get update -qq || echo "setup: the package lists could not be renewed; going on with those that are here"
     [ ${#packages[@]} -eq 0 ] || apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
     [ -z "${dataset:-}" ] || apt-get install -y -qq --no-install-recommends "$dataset" >/dev/null ||
       echo "setup: $dataset is not to be had here; the data set will be downloaded when it is needed"

@@ -52,19 +52,28 @@ class RunFolder:
         """Make the folder and `run.json` with status `running`.
 
         Raises:
-            ResultsError: a complete run stands there already and `overwrite` is false.
+            ResultsError: as `check_free`.
+        """
+        self.check_free(overwrite)
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        (self.path / NODES).mkdir(parents=True)
+        (self.path / LOGS).mkdir()
+        self._write({"format": FORMAT, "status": "running", "error": None, **fields})
+
+    def check_free(self, overwrite: bool) -> None:
+        """Whether a run may be put here.
+
+        Raises:
+            ResultsError: a complete run stands here and `overwrite` is false, or the folder holds other things.
         """
         if (self.path / RUN_FILE).exists():
             if not overwrite and self.read()["status"] == "complete":
                 raise ResultsError(
                     f"{self.path} holds a complete run; give --overwrite to replace it or --out for another folder"
                 )
-            shutil.rmtree(self.path)
         elif self.path.exists() and any(self.path.iterdir()):
             raise ResultsError(f"{self.path} exists and is not a run; give --out for another folder")
-        (self.path / NODES).mkdir(parents=True)
-        (self.path / LOGS).mkdir()
-        self._write({"format": FORMAT, "status": "running", "error": None, **fields})
 
     def read(self) -> dict[str, Any]:
         """`run.json`."""

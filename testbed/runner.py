@@ -34,6 +34,42 @@ class EngineError(UserError):
     """The engine asked for cannot run here; the text says why and what to do."""
 
 
+class Interruption:
+    """SIGINT and SIGTERM, noted whenever they come but raised only where a run can be stopped. A context manager."""
+
+    def __init__(self) -> None:
+        self._noted = self._raising = False
+
+    def __enter__(self) -> Interruption:
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise `Stopped` if a signal has come."""
+        if self._noted:
+            raise Stopped
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """In here the first signal raises `Stopped` at once."""
+        self._raising = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._raising = False
+
+    def _note(self, number: int, frame: object) -> None:
+        self._noted = True
+        if self._raising:
+            self._raising = False
+            raise Stopped
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of a scenario.
@@ -82,17 +118,20 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
         raise EngineError(f"engine mininet cannot run: {reason}; or use --engine local")
     if engine == "local":
         link = scenario.topology.link
+        other = "engine mininet can" if ready else f"engine mininet could, but: {reason}"
         if any(event.protocol == "all" for event in scenario.events):
             raise EngineError(
-                "an event with protocol 'all' also loses TCP segments, which engine local has no link for; "
-                f"engine mininet can: {reason}"
+                f"an event with protocol 'all' also loses TCP segments, which engine local has no link for; {other}"
             )
         if link.latency or link.jitter:
-            raise EngineError(f"topology.link.latency needs an emulated link, which engine local has not; {reason}")
+            raise EngineError(f"topology.link.latency needs an emulated link, which engine local has not; {other}")
     return engine, reason if asked == "auto" and not ready else "as asked" if asked != "auto" else ""
 
 
-def run_job(job: Job, engine: str, dataset: data.DatasetInfo, overwrite: bool, news: News, command: str) -> Outcome:
+def run_job(
+    job: Job, engine: str, dataset: data.DatasetInfo, overwrite: bool, news: News, command: str,
+    interruption: Interruption,
+) -> Outcome:
     """Run one job to its end and leave its folder complete.
 
     Args:
@@ -102,11 +141,13 @@ def run_job(job: Job, engine: str, dataset: data.DatasetInfo, overwrite: bool, n
         overwrite: replace a complete run that stands there.
         news: called with each line the engine tells.
         command: the command line, for the record.
+        interruption: what stops it.
 
     Raises:
         ResultsError: the folder is taken.
         Stopped: interrupted; the engine is gone, the folder says `interrupted`.
     """
+    interruption.check()
     folder = RunFolder(job.path)
     begin = time.monotonic()
     on_loopback = engine == "local"
@@ -121,44 +162,31 @@ def run_job(job: Job, engine: str, dataset: data.DatasetInfo, overwrite: bool, n
     )
     stopped = False
     try:
-        with _engine(engine_command(engine, job.path), folder) as process:
+        with _engine(engine_command(engine, job.path), folder) as process, interruption.raised():
             for line in process.stdout:
                 news(job, json.loads(line))
     except Stopped:
         stopped = True
     record = folder.read()
-    if record["status"] == "running":
-        status = ("interrupted", "interrupted by the user") if stopped else (
-            "failed", f"the engine process ended with status {process.returncode}; see {folder.log('engine')}"
-        )
-        folder.update(status=status[0], error=status[1])
+    status, error = record["status"], record["error"]      # of an engine that could still say how it ended
+    if process.returncode == 0:
+        status = "complete"
+    elif status == "running" and stopped:
+        status, error = "interrupted", "interrupted by the user"
+    elif status == "running":
+        status = "failed"
+        error = f"the engine process ended with status {process.returncode}; see {folder.log('engine')}"
     folder.collect()
     duration = time.monotonic() - begin
-    folder.update(finished=_timestamp(), duration_s=round(duration, 3))
-    record = folder.read()
+    folder.update(status=status, error=error, finished=_timestamp(), duration_s=round(duration, 3))
     if stopped:
         raise Stopped
-    return Outcome(job, record["status"], record["error"], duration)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGINT and SIGTERM raise `Stopped` in here."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Stopped
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return Outcome(job, status, error, duration)
 
 
 @contextmanager
 def _engine(command: list[str], folder: RunFolder) -> Iterator[subprocess.Popen]:
-    """The engine's process. However the body ends, it is gone afterwards, and a second Ctrl-C does not hinder that."""
+    """The engine's process. However the body ends, it is gone afterwards."""
     environment_ = {
         **os.environ, SECRET_VARIABLE: secrets.token_hex(16),
         # One thread a process: the workers share the machine's cores.
@@ -173,18 +201,13 @@ def _engine(command: list[str], folder: RunFolder) -> Iterator[subprocess.Popen]
     try:
         yield process
     finally:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        process.stdin.close()
         try:
-            process.stdin.close()
-            try:
-                process.wait(STOP_GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            process.wait(STOP_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
 
 
 def _timestamp() -> str:

@@ -221,6 +221,18 @@ def test_reports_reach_the_engine_with_their_node(folder, injector):
     assert reports == [("w1", {"iteration": 1, "loss": 0.5}), ("w1", {"text": "x" * 200_000})]
 
 
+def test_what_nodes_said_before_the_gate_closed_is_heard(folder, injector):
+    reports: list[int] = []
+    plan = scenario({"at": {"iteration": 3}})
+    with make(injector, plan, on_report=lambda node, fields: reports.append(fields["number"])):
+        clients = [GateClient("gate.sock", node) for node in NODES]
+        for client in clients:
+            for number in range(300):
+                client.report(number=number)
+            client.close()
+    assert sorted(reports) == sorted([*range(300)] * 3)
+
+
 @pytest.mark.parametrize(
     "hello", [b'{"hello": "w9"}\n', b'{"hello": "w1"}\n', b"nonsense\n", b"[1]\n", b'{"barrier": 1}\n']
 )

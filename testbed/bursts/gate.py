@@ -160,14 +160,19 @@ class Gate:
     # -- the thread ------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        stopping = False
         try:
             while True:
-                for key, _ in self._selector.select():
+                ready = self._selector.select(0 if stopping else None)
+                if stopping and not ready:      # all that the nodes have said before has been heard
+                    return
+                for key, _ in ready:
                     if key.fileobj is self._wake_receiver:
                         for reason in self._wake_receiver.recv(4096).decode().splitlines():
-                            if not reason:
-                                return
-                            self._abort(reason)
+                            if reason:
+                                self._abort(reason)
+                            else:
+                                stopping = True
                     elif key.fileobj is self._listener:
                         accepted, _ = self._listener.accept()
                         self._selector.register(accepted, selectors.EVENT_READ, _Connection(accepted))

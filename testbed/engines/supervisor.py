@@ -227,7 +227,10 @@ def _last_line(path: Path) -> str:
 
 
 def engine_main(folder: RunFolder, parent: Parent, body: Callable[[], None]) -> int:
-    """Run an engine's body and leave its end in `run.json`; the exit status of the engine process."""
+    """Run an engine's body; the exit status of the engine process.
+
+    A bad end stands in `run.json` at once. A good one is for the parent to write, once it has made the tables.
+    """
     try:
         body()
     except Interrupted:
@@ -242,5 +245,4 @@ def engine_main(folder: RunFolder, parent: Parent, body: Callable[[], None]) -> 
 
             traceback.print_exc()
         return 1
-    folder.update(status="complete")
     return 0

@@ -2,6 +2,8 @@
 
 `resolve` runs once before a run and may download; `load` runs in the workers and never does, since their
 network namespaces reach nothing but the emulated switch.
+
+torch and torchvision are imported where they are used: they take seconds, and a mistake in a scenario is told before.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 import numpy as np
-import torch
-from torchvision.datasets import CIFAR10, FashionMNIST
-from torchvision.datasets.utils import check_integrity
 
 from testbed.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # the package dataset-fashion-mnist
 CROP_PADDING = 4
@@ -84,14 +87,18 @@ class _Cifar10:
     augmented = True
 
     def locate(self, root: Path) -> Path | None:
-        folder = root / CIFAR10.base_folder
-        files = CIFAR10.train_list + CIFAR10.test_list
-        return folder if all(check_integrity(str(folder / name), md5) for name, md5 in files) else None
+        from torchvision.datasets import CIFAR10
+
+        return _if_intact(root / CIFAR10.base_folder, CIFAR10.train_list + CIFAR10.test_list)
 
     def download(self, root: Path) -> None:
+        from torchvision.datasets import CIFAR10
+
         _download("CIFAR-10", CIFAR10.url, root, lambda: CIFAR10(root, download=True))
 
     def read(self, folder: Path, split: str) -> Images:
+        from torchvision.datasets import CIFAR10
+
         stored = CIFAR10(folder.parent, train=split == "train")
         return Images(stored.data.transpose(0, 3, 1, 2), np.array(stored.targets, dtype=np.int64))
 
@@ -102,13 +109,16 @@ class _FashionMnist:
     augmented = True
 
     def locate(self, root: Path) -> Path | None:
+        from torchvision.datasets import FashionMNIST
+
         files = FashionMNIST.resources
         if all((DEBIAN_FASHION_MNIST / name).is_file() for name, _ in files):
             return DEBIAN_FASHION_MNIST  # dpkg has checked it; Debian compresses anew, so the md5 sums differ
-        folder = root / "FashionMNIST" / "raw"
-        return folder if all(check_integrity(str(folder / name), md5) for name, md5 in files) else None
+        return _if_intact(root / "FashionMNIST" / "raw", files)
 
     def download(self, root: Path) -> None:
+        from torchvision.datasets import FashionMNIST
+
         url = FashionMNIST.mirrors[0] + FashionMNIST.resources[0][0]
         try:
             _download("Fashion-MNIST", url, root, lambda: FashionMNIST(root, download=True))
@@ -148,6 +158,13 @@ class _Digits:
         order = np.random.default_rng(0).permutation(len(pixels))
         chosen = order[: self.info.train] if split == "train" else order[self.info.train :]
         return Images(pixels[chosen], stored.target[chosen].astype(np.int64))
+
+
+def _if_intact(folder: Path, files: list[tuple[str, str]]) -> Path | None:
+    """The folder, if it holds all these files with their md5 sums."""
+    from torchvision.datasets.utils import check_integrity
+
+    return folder if all(check_integrity(str(folder / name), md5) for name, md5 in files) else None
 
 
 DATASETS = {kind.info.name: kind() for kind in (_Cifar10, _FashionMnist, _Digits)}
@@ -230,6 +247,8 @@ def _find(name: str) -> _Cifar10 | _FashionMnist | _Digits:
 
 def normalise(name: str, pixels: np.ndarray) -> torch.Tensor:
     """Pixels (N, 1 or 3, H, W) uint8 to a float32 tensor (N, 3, H, W) of mean 0 and deviation 1."""
+    import torch
+
     dataset = _find(name)
     mean = torch.tensor(dataset.mean).view(-1, 1, 1)
     std = torch.tensor(dataset.std).view(-1, 1, 1)
@@ -271,6 +290,8 @@ class Shard:
         sees no image twice, and would only learn slower: EfficientNetB0 on Fashion-MNIST reaches 0.74 in 160
         iterations of 3 x 16 without, 0.58 with augmentation.
         """
+        import torch
+
         walk, step = divmod(iteration, len(self.images) // self._batch_size)
         order = np.random.default_rng((self._seed, self._rank, 0, walk)).permutation(len(self.images))
         chosen = self.images.select(order[step * self._batch_size : (step + 1) * self._batch_size])
