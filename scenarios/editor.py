@@ -21,6 +21,9 @@ def json_schema(complete: bool = False) -> dict[str, Any]:
         for key in model.get("properties", {}).values():
             if (quantity := quantity_of(key)) and key.get("default") is not None:
                 key["default"] = quantity.write(key["default"])
+            branches = key.get("anyOf", key.get("oneOf", ()))
+            if branches and all("$ref" in branch for branch in branches):
+                key["type"] = "object"  # all models are; editors then begin a mapping after the key
     if not complete:
         for name in _mapping_definitions(definitions):
             definitions[name].pop("required", None)
