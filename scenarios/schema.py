@@ -204,7 +204,6 @@ Selector = Annotated[
                     "items": {"type": "string", "pattern": "^w[1-9][0-9]*$"},
                     "minItems": 1,
                     "uniqueItems": True,
-                    "examples": [["w1", "w3"]],
                 },
             ],
         }

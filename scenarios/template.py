@@ -102,10 +102,12 @@ class _Writer:
         return lines
 
     def _proposals(self, head: str, proposals: list[tuple[str, Schema]]) -> list[str]:
-        """Other ways to write a key or an entry, each with what it means."""
-        lines = [f"# {head}"] if proposals else []
-        for start, branch in proposals:
-            text = start + _flow(self.example(branch))
+        """Other ways to write a key or an entry, each with what it means; none where the schema has no example."""
+        examples = [(start, branch, self.example(branch)) for start, branch in proposals]
+        examples = [one for one in examples if one[-1] is not None]
+        lines = [f"# {head}"] if examples else []
+        for start, branch, example in examples:
+            text = start + _flow(example)
             about = branch.get("description", "")
             if about and len(text) + len(about) < _WIDTH - 10:
                 lines.append(f"#   {text}  # {about}")
@@ -114,7 +116,7 @@ class _Writer:
         return lines
 
     def example(self, rules: Schema) -> Any:
-        """A value that the schema allows: its default or its first example where it has one."""
+        """A value that the schema allows: its default or its first example where it has one. None if none is known."""
         if "default" in rules:
             return rules["default"]
         schema = self._branches(rules)[0]
@@ -127,9 +129,11 @@ class _Writer:
             return schema["enum"][0]
         match schema.get("type"):
             case "object":
-                return {key: self.example(schema["properties"][key]) for key in schema.get("required", ())}
+                inner = {key: self.example(schema["properties"][key]) for key in schema.get("required", ())}
+                return None if None in inner.values() else inner
             case "array":
-                return [self.example(schema["items"])]
+                entry = self.example(schema["items"])
+                return None if entry is None else [entry]
             case "integer" | "number":
                 return schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
             case "boolean":
