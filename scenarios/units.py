@@ -55,7 +55,8 @@ class Quantity:
         exact = Decimal(repr(si))
         fitting = [factor for factor in self.units.values() if exact >= factor]
         smallest = min(self.units.values())
-        factor = max(fitting, default=smallest) if exact else self.units[self.example.lstrip("0123456789. ")]
+        usual = self.units[_NUMBER_AND_UNIT.match(self.example)["unit"]]
+        factor = max(fitting, default=smallest) if exact else usual
         number = exact / factor
         names = [unit for unit in self.units if self.units[unit] == factor]  # `iteration` and `iterations`
         unit = names[0] if number == 1 else names[-1]
