@@ -21,7 +21,7 @@ from rich.text import Text
 
 from analysis.figures import style
 from scenarios import Scenario
-from scenarios.units import quantity_of
+from scenarios.units import TIME, quantity_of
 
 _WHERE_AND_WHEN = {"action", "at", "duration", "selector", "direction"}
 """Keys of an event that its place in a timeline shows, or that ``describe`` begins with."""
@@ -97,8 +97,8 @@ def _bars(scenario: Scenario) -> Iterator[Bar]:
     end = scenario.workload.iterations
     for index in sorted(set(range(len(labels))) - {window.event for window in windows}):
         event = scenario.events[index]
-        duration = event.model_dump(mode="json").get("duration")
-        label = labels[index] + (f" for {duration}" if duration else "")
+        seconds = getattr(event, "duration", None)      # what happens once for ever has none
+        label = labels[index] + (f" for {TIME.write(float(seconds))}" if seconds else "")
         if starts := event.at.starts(end, 1):
             for start in starts:
                 yield Bar(index, label, start, start + 1, timed=True)
@@ -251,7 +251,7 @@ def text(scenario: Scenario, width: int) -> Text:
     for index in range(len(scenario.events)):
         bars = sorted({bar for row in rows for bar in row.bars if bar.event == index}, key=lambda bar: bar.start or 0)
         out.append(f"events.{index}".ljust(margin)).append(bars[0].label, style=colours[bars[0].label])
-        out.append(f" {_when(bars)} on {_where(_links(scenario, index))}\n")
+        out.append(f"{_when(bars)} on {_where(_links(scenario, index))}\n")
     if not rows:
         out.append("no events\n", style="dim")
     out.rstrip()
@@ -286,14 +286,14 @@ def _text_lane(lane: Lane, scale: float, columns: int, ticks: dict[int, int], co
 
 
 def _when(bars: list[Bar]) -> str:
-    """`in iterations 48-49, 112-113`, with the first few of many."""
+    """` in iterations 48-49, 112-113`, with the first few of many; nothing for what begins by the clock."""
     known = [bar for bar in bars if bar.start is not None]
     if not known:
         return ""
     spans = [f"{b.start}" if b.timed or b.stop == b.start + 1 else f"{b.start}-{b.stop - 1}" for b in known]
     more = f", ... {spans[-1]} ({len(spans)} times)" if len(spans) > 6 else ""
     word = "from iteration" if known[0].timed else "in iteration"
-    return f"{word}{'s' if len(spans) > 1 or '-' in spans[0] else ''} {', '.join(spans[:5] if more else spans)}{more}"
+    return f" {word}{'s' if len(spans) > 1 or '-' in spans[0] else ''} {', '.join(spans[:5] if more else spans)}{more}"
 
 
 def _where(links: list[tuple[str, str]]) -> str:

@@ -68,7 +68,7 @@ class _Writer:
     def mapping(self, owner: str, schema: Schema, value: dict[str, Any]) -> list[str]:
         """The keys of a mapping, in the order of the schema; `owner` tells which definition the schema is."""
         lines: list[str] = []
-        properties = schema.get("properties", {})
+        properties = _properties(schema)
         for key, rules in properties.items():
             first = self._once((owner, key))
             if first:
@@ -129,7 +129,8 @@ class _Writer:
             return schema["enum"][0]
         match schema.get("type"):
             case "object":
-                inner = {key: self.example(schema["properties"][key]) for key in schema.get("required", ())}
+                required = schema.get("required", ())
+                inner = {key: self.example(rules) for key, rules in _properties(schema).items() if key in required}
                 return None if None in inner.values() else inner
             case "array":
                 entry = self.example(schema["items"])
@@ -196,6 +197,11 @@ class _Writer:
         if "$ref" not in rules:
             return rules
         return self._definitions[rules["$ref"].rpartition("/")[2]]
+
+
+def _properties(schema: Schema) -> dict[str, Schema]:
+    """The keys of a mapping, the ones that tell it from others (`action: loss`) first."""
+    return dict(sorted(schema.get("properties", {}).items(), key=lambda item: "const" not in item[1]))
 
 
 def _values(schema: Schema) -> list[str]:
