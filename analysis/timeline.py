@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -161,7 +161,8 @@ def draw(scenario: Scenario) -> Figure:
         if not rows:
             axes.text(0.5, 0.5, "no events", transform=axes.transAxes, ha="center", va="center", color="#777777")
         if unnamed:
-            handles = [Patch(color=colours[label], label=label) for label in unnamed]
+            pale = {bar.label for row in rows for bar in row.bars if bar.timed}
+            handles = [Patch(label=label, **_look(colours[label], label in pale)) for label in unnamed]
             figure.legend(handles=handles, loc="outside lower left", ncols=2, fontsize=8.5)
         return figure
 
@@ -208,14 +209,17 @@ def _labels(bars: tuple[Bar, ...], scale: float, columns: float) -> list[float |
 def _draw_lane(axes: Axes, height: int, lane: Lane, colours: dict[str, str], character: float, end: int) -> None:
     for bar, column in zip(lane.bars, _labels(lane.bars, 1 / character, end / character), strict=True):
         colour, start, pale = colours[bar.label], bar.start or 0, bar.timed
-        # The line around it keeps one iteration of a thousand visible.
-        axes.barh(height, bar.stop - start, 0.62, left=start, facecolor=to_rgba(colour, 0.2 if pale else 1),
-                  edgecolor=colour, lw=1.2)
+        axes.barh(height, bar.stop - start, 0.62, left=start, **_look(colour, pale))
         if column is not None:
             inside = start < (column + 0.5) * character < bar.stop
             axes.text(column * character, height, bar.label, va="center", fontsize=8.5,
                       color="white" if inside and not pale else colour,
                       bbox=None if inside else {"facecolor": "white", "lw": 0, "pad": 0.5})
+
+
+def _look(colour: str, pale: bool) -> dict[str, Any]:
+    """Of a bar; the line around it keeps one iteration of a thousand visible."""
+    return {"facecolor": to_rgba(colour, 0.2 if pale else 1), "edgecolor": colour, "lw": 1.2}
 
 
 def _epoch_ticks(axes: Axes, scenario: Scenario) -> None:
