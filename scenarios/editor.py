@@ -24,12 +24,12 @@ def json_schema(complete: bool = False) -> dict[str, Any]:
             branches = key.get("anyOf", key.get("oneOf", ()))
             if branches and all("$ref" in branch for branch in branches):
                 key["type"] = "object"  # all models are; editors then begin a mapping after the key
+            if "discriminator" in key and not complete:
+                key["anyOf"] = key.pop("oneOf")  # without required keys, several may match
+                del key["discriminator"]
     if not complete:
         for name in _mapping_definitions(definitions):
             definitions[name].pop("required", None)
-        tolerance = definitions["Transport"]["properties"]["tolerance"]
-        tolerance["anyOf"] = tolerance.pop("oneOf")  # without required keys, several policies may match
-        del tolerance["discriminator"]
     scenario["properties"]["transports"]["additionalProperties"] = False  # pydantic leaves other names open
     settings = {key: value for key, value in scenario["properties"].items() if key != "profile"}
     definitions["Profile"] = {
