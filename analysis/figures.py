@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from analysis.load import Results
 
 _LOG_FROM = 3.0
 """Latencies spread by more than this factor (largest over median) are drawn on a logarithmic scale."""
+
+_CHARACTER_IN = 0.085
+"""Width of a character at the size of titles and legends, in inches."""
 
 
 @cache
@@ -132,7 +136,7 @@ def latency_cdf(results: Results, scenario: str) -> Figure:
     rows = rows[rows["scenario"] == scenario]
     look = looks(results)
     with matplotlib.rc_context(style()["rc"]):
-        figure = Figure(figsize=(8, 3.4), layout="constrained")
+        figure = Figure(figsize=(8, 3.5), layout="constrained")
         left, right = figure.subplots(1, 2)
         for name in tables.transports(results, scenario):
             values = np.sort(rows.loc[rows["transport"] == name, "latency_s"].to_numpy())
@@ -147,8 +151,22 @@ def latency_cdf(results: Results, scenario: str) -> Figure:
         right.set_yscale("log")
         left.set(title="Distribution", xlabel="Send latency (s)", ylabel="Share of samples at or below")
         right.set(title="Its tail", xlabel="Send latency (s)", ylabel="Share of samples at or above")
-        left.legend(loc="upper left")
+        _legend_below(figure, left.get_legend_handles_labels()[0])
         return figure
+
+
+def _legend_below(figure: Figure, handles: list[Any]) -> None:
+    """A legend that hides no curve, in as many columns as its longest name leaves room for; the figure grows by it."""
+    longest = max((len(handle.get_label()) for handle in handles), default=0)
+    width, height = figure.get_size_inches()
+    columns = max(1, min(int(width / (_CHARACTER_IN * longest + 0.6)), len(handles)))
+    figure.set_figheight(height + 0.2 * -(-len(handles) // columns))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def _wrapped(name: str, inches: float) -> str:
+    """A long name in several lines, broken at its hyphens where it has some."""
+    return textwrap.fill(name, max(int(inches / _CHARACTER_IN), 8))
 
 
 def training_time(results: Results, table: pd.DataFrame) -> Figure:
@@ -159,9 +177,9 @@ def training_time(results: Results, table: pd.DataFrame) -> Figure:
     look = looks(results)
     units: list[str] = []
     with matplotlib.rc_context(style()["rc"]):
-        figure = Figure(figsize=(8, 3.8), layout="constrained")
+        figure = Figure(figsize=(8, 3.9), layout="constrained")
         axes = figure.subplots()
-        labels: list[tuple[float, str]] = []
+        groups: list[tuple[float, int, str, str]] = []
         shown: dict[str, Patch] = {}
         paper = None
         position = 0.0
@@ -189,9 +207,17 @@ def training_time(results: Results, table: pd.DataFrame) -> Figure:
                     paper = line if not np.isnan(expected) else paper
                 position += 1
             count = len(tables.bursts(results, scenario))
-            labels.append((centre, f"{scenario}\n({count or 'no'} burst{'' if count == 1 else 's'})"))
+            bursts = f"({count or 'no'} burst{'' if count == 1 else 's'})"
+            groups.append((centre, len(names), scenario, bursts))
             position += 0.8
-        axes.set_xticks([x for x, _ in labels], [text for _, text in labels])
+        # A few bars stay as slim as many, in the middle.
+        middle, half = (position - 1.8) / 2, max(position + 0.6, 5) / 2
+        axes.set_xlim(middle - half, middle + half)
+        inches = [7 * (count + 0.6) / (2 * half) for _, count, *_ in groups]
+        axes.set_xticks(
+            [x for x, *_ in groups],
+            [f"{_wrapped(name, width)}\n{bursts}" for (*_, name, bursts), width in zip(groups, inches, strict=True)],
+        )
         axes.tick_params(axis="x", length=0)
         axes.margins(y=0.12)      # room for the numbers above the bars
         axes.grid(axis="x", visible=False)
@@ -201,7 +227,7 @@ def training_time(results: Results, table: pd.DataFrame) -> Figure:
         if paper is not None:
             paper.set_label("baseline in the paper")
             handles.append(paper)
-        figure.legend(handles=handles, loc="outside right upper")
+        _legend_below(figure, handles)
         return figure
 
 
@@ -211,7 +237,8 @@ def accuracy_by_epoch(results: Results) -> Figure:
     scenarios = tables.scenarios(results)
     look = looks(results)
     with matplotlib.rc_context(style()["rc"]):
-        figure = Figure(figsize=(4.2 * max(len(scenarios), 1.3), 3.4), layout="constrained")
+        width = 4.2 if len(scenarios) > 1 else 5.5
+        figure = Figure(figsize=(width * max(len(scenarios), 1), 3.5), layout="constrained")
         panels = figure.subplots(1, len(scenarios), sharey=True, squeeze=False)[0]
         for axes, scenario in zip(panels, scenarios, strict=True):
             for name in tables.transports(results, scenario):
@@ -225,9 +252,11 @@ def accuracy_by_epoch(results: Results) -> Figure:
                           label=look[name]["label"])
                 axes.fill_between(found.index, mean - half, mean + half, color=look[name]["colour"], alpha=0.2, lw=0)
             data = results.runs.loc[results.runs["scenario"] == scenario, "dataset"].dropna().unique()
-            axes.set(title=f"{scenario} ({', '.join(data)})", xlabel="Epoch (from 0)")
+            title = _wrapped(f"{scenario} ({', '.join(data)})", width - 0.5)
+            axes.set(title=title, xlabel="Epoch (from 0)")
             axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         panels[0].set_ylabel("Accuracy on the test set")
-        panels[0].legend(loc="lower right")
+        handles = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+        _legend_below(figure, list(handles.values()))
         return figure

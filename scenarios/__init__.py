@@ -6,9 +6,10 @@
 [Window(event=0, start=48, stop=49), Window(event=1, start=112, stop=113)]
 """
 
+from scenarios.check import Checked, check, find
 from scenarios.editor import json_schema
 from scenarios.errors import Problem, ScenarioError
-from scenarios.loader import CatalogueEntry, catalogue, load
+from scenarios.loader import CatalogueEntry, catalogue, load, read
 from scenarios.schema import (
     AtEvery,
     AtIteration,
@@ -21,6 +22,7 @@ from scenarios.schema import (
     Window,
     Workload,
 )
+from scenarios.template import template
 from scenarios.transports import FixedTolerance, Pacing, PhaseAwareTolerance, ReliableTolerance, Transport
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "AtIteration",
     "AtRandom",
     "CatalogueEntry",
+    "Checked",
     "Event",
     "FixedTolerance",
     "Link",
@@ -43,6 +46,10 @@ __all__ = [
     "Window",
     "Workload",
     "catalogue",
+    "check",
+    "find",
     "json_schema",
     "load",
+    "read",
+    "template",
 ]

@@ -33,6 +33,14 @@ def catalogue() -> list[CatalogueEntry]:
     ]
 
 
+def read(source: str | Path) -> dict[str, Any]:
+    """A scenario as it is written, with what it extends merged below it and nothing else checked.
+
+    Raises ScenarioError for a file that is not there or not YAML.
+    """
+    return _read(_locate(str(source), Path())).data
+
+
 def load(source: str | Path, profile: str | None = None, overrides: Sequence[str] = ()) -> Scenario:
     """Load a scenario file, or a scenario of the catalogue by name.
 

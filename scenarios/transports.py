@@ -17,7 +17,7 @@ def _below_all(share: float) -> float:
     return share
 
 
-LossBound = Annotated[Percentage, AfterValidator(_below_all)]
+LossBound = Annotated[Percentage, AfterValidator(_below_all), Field(examples=["0.8%"])]
 
 
 class FixedTolerance(Strict):
@@ -102,7 +102,7 @@ class Transport(Strict):
 
     tolerance: Annotated[FixedTolerance | PhaseAwareTolerance | ReliableTolerance, Field(discriminator="policy")]
     """How much of a gradient may be missing."""
-    pacing: Annotated[Pacing, WithJsonSchema(_PACING_SCHEMA)] = Pacing(mode="share")
+    pacing: Annotated[Pacing, WithJsonSchema(_PACING_SCHEMA)] = Field(default_factory=lambda: Pacing(mode="share"))
     """`share`: each sender aims at its share of the server's link; `none`: as fast as the host can, as in the
     paper; `{fixed: rate}`."""
     repair: Literal["per_pass"] = "per_pass"

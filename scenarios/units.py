@@ -50,6 +50,18 @@ class Quantity:
         si = Decimal(match["number"]) * self.units[match["unit"]]
         return int(si) if si == si.to_integral_value() else float(si)
 
+    def write(self, si: float) -> str:
+        """The string of an SI value, in the largest unit that leaves at least 1: `parse` gives the value back."""
+        exact = Decimal(repr(si))
+        fitting = [factor for factor in self.units.values() if exact >= factor]
+        smallest = min(self.units.values())
+        usual = self.units[_NUMBER_AND_UNIT.match(self.example)["unit"]]
+        factor = max(fitting, default=smallest) if exact else usual
+        number = exact / factor
+        names = [unit for unit in self.units if self.units[unit] == factor]  # `iteration` and `iterations`
+        unit = names[0] if number == 1 else names[-1]
+        return f"{number.normalize():f}{' ' if ' ' in self.example else ''}{unit}"
+
     def validate(self, value: object, info: ValidationInfo) -> object:
         """`parse` for pydantic; plain numbers pass where a resolved scenario is read back."""
         return value if (info.context or {}).get("resolved") else self.parse(value)
@@ -69,6 +81,15 @@ RATE = Quantity("rate", _decimal(bit="1", kbit="1e3", mbit="1e6", gbit="1e9"), "
 TIME = Quantity("time", _decimal(us="1e-6", ms="1e-3", s="1"), "20ms")
 PERCENTAGE = Quantity("percentage", {"%": Decimal("0.01")}, "70%")
 DURATION = Quantity("duration", _decimal(iteration="1", iterations="1"), "1 iteration")
+
+QUANTITIES = {quantity.json_schema["pattern"]: quantity for quantity in (RATE, TIME, PERCENTAGE, DURATION)}
+"""Each quantity by the pattern of its JSON Schema, which is how a schema tells that a key takes one."""
+
+
+def quantity_of(schema: dict[str, Any]) -> Quantity | None:
+    """The quantity that a key with this JSON Schema takes, also where it may be left empty; None for other keys."""
+    branches = (schema, *schema.get("anyOf", ()))
+    return next((QUANTITIES[b["pattern"]] for b in branches if b.get("pattern") in QUANTITIES), None)
 
 
 def _field(quantity: Quantity) -> tuple[BeforeValidator, WithJsonSchema]:

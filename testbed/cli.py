@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,8 @@ import scenarios
 from scenarios import ScenarioError
 from testbed.errors import Stopped, UserError
 
+SCHEMA_FILE = "dblp-scenario.schema.json"
+PICTURES = (".png", ".svg", ".pdf")
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
@@ -44,7 +46,6 @@ def run(
     from testbed import runner
     from testbed.engines import ENGINES
     from testbed.progress import Progress
-    from testbed.results import RunFolder
     from testbed.training import data
 
     if engine not in ("auto", *ENGINES):
@@ -62,8 +63,7 @@ def run(
         for each, (kind, reason) in zip(loaded, chosen, strict=True)
         for job in runner.jobs(each, out)
     ]
-    for job, _, _ in todo:      # before the first of them runs
-        RunFolder(job.path).check_free(overwrite)
+    runner.refuse_taken_folders([job for job, _, _ in todo], overwrite)
     datasets = {each.workload.dataset: data.resolve(each.workload.dataset) for each in loaded}
     command = shlex.join(["dblp", *sys.argv[1:]])
     outcomes: list[runner.Outcome] = []
@@ -136,9 +136,138 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    out: Annotated[Path | None, typer.Option(help="Write it to this file instead of printing it.")] = None,
+) -> None:
     """Print the JSON Schema of scenario files, for an editor's completion."""
-    print(json.dumps(scenarios.json_schema(), indent=1))
+    text = json.dumps(scenarios.json_schema(), indent=1)
+    if out is None:
+        print(text)
+    else:
+        _write(out, text + "\n")
+
+
+@app.command()
+def new_scenario(
+    name: Annotated[str, typer.Argument(help="Name of the scenario, and of its folder of results.")],
+    from_: Annotated[
+        str, typer.Option("--from", help="Scenario to start from: a name from `dblp scenarios`, or a file.")
+    ] = "examples/demo",
+    out: Annotated[Path | None, typer.Option(help="File to write; default: NAME.yaml.")] = None,
+) -> None:
+    """Write a scenario file to change: every key with what it means, its unit and its alternatives.
+
+    Beside it goes the JSON Schema, which the first line of the file names, so that editors complete and check it.
+    """
+    out = out or Path(f"{name}.yaml")
+    if out.exists():
+        raise UserError(f"{out} exists and stays as it is; give --out for another file")
+    rules = out.with_name(SCHEMA_FILE)
+    text = scenarios.template(name, from_, shlex.quote(str(out)), rules.name)
+    _write(rules, json.dumps(scenarios.json_schema(), indent=1) + "\n")
+    _write(out, text)
+    out_console.print(f"[bold]{escape(str(out))}[/], with {escape(str(rules))} for editors", soft_wrap=True)
+    out_console.print(f"Next: [bold]dblp check {escape(shlex.quote(str(out)))}[/] draws its timeline.", soft_wrap=True)
+
+
+@app.command()
+def check(
+    paths: Annotated[
+        list[str], typer.Argument(help="Scenario files, folders of them, or names from `dblp scenarios`.")
+    ],
+    profile: Annotated[str | None, typer.Option(help="Check with this profile only; default: each there is.")] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(help="Draw the timeline into this file (.png, .svg, .pdf), or those of several into a folder."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check scenarios without running them, and draw when which link is hit; exit status 2 if one is wrong."""
+    checked = [scenarios.check(source, profile) for source in scenarios.find(paths)]
+    good = [each.scenario for each in checked if each.scenario is not None and not each.problems]
+    pictures = _draw_timelines(good, timeline, len(checked)) if timeline else []
+    if as_json:
+        print(json.dumps([_as_dict(each) for each in checked], indent=1))
+    else:
+        _print_checked(checked)
+        for picture in pictures:
+            out_console.print(f"  {escape(str(picture))}", soft_wrap=True)
+        if len(checked) == 1 and good and not timeline:
+            from analysis import timeline as drawing
+
+            out_console.print(drawing.text(good[0], out_console.width), soft_wrap=True)
+    if len(good) < len(checked):
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _print_checked(checked: list[scenarios.Checked]) -> None:
+    """A line for each scenario, or one for each of its problems, beginning with `file:line` as editors read it."""
+    for each in checked:
+        for problem in each.problems:
+            out_console.print(escape(str(problem)), style="red", soft_wrap=True, highlight=False)
+        if not each.problems:
+            scenario = each.scenario
+            counts = [f"{scenario.workload.iterations} iterations", f"transports {', '.join(scenario.transports)}"]
+            counts += [f"events {len(scenario.events)}"]
+            counts += [f"profiles {', '.join(each.profiles)}"] if each.profiles else []
+            out_console.print(
+                f"[green]ok[/] {escape(each.source)}: {escape('; '.join(counts))}", soft_wrap=True, highlight=False
+            )
+    if len(checked) > 1:
+        wrong = sum(bool(each.problems) for each in checked)
+        out_console.print(f"{len(checked)} scenarios, {wrong or 'none'} wrong", style="red" if wrong else "green")
+
+
+def _as_dict(checked: scenarios.Checked) -> dict[str, Any]:
+    """What `dblp check --json` says of a scenario."""
+    said = {
+        "source": checked.source, "ok": not checked.problems, "profiles": checked.profiles,
+        "problems": [problem._asdict() for problem in checked.problems],
+    }
+    if (scenario := checked.scenario) is None or checked.problems:
+        return said
+    from analysis import timeline as drawing
+
+    return said | {
+        "name": scenario.name, "iterations": scenario.workload.iterations,
+        "events": [drawing.describe(event) for event in scenario.events],
+        "lanes": [
+            {"link": lane.name, "bars": [bar._asdict() for bar in lane.bars]} for lane in drawing.lanes(scenario)
+        ],
+    }
+
+
+def _draw_timelines(loaded: list[scenarios.Scenario], out: Path, count: int) -> list[Path]:
+    """Draw into the file `out` or, for several or where `out` is a folder, into `out/NAME.png`."""
+    from analysis import timeline as drawing
+
+    if out.suffix and not out.is_dir():
+        if count > 1:
+            raise UserError(f"--timeline {out}: {count} scenarios need a folder for their pictures, not one file")
+        if out.suffix.lower() not in PICTURES:
+            raise UserError(f"--timeline {out}: pictures are written as {', '.join(PICTURES)}")
+        targets = [(scenario, out) for scenario in loaded]
+    else:
+        profile = {scenario.profile for scenario in loaded} - {None}
+        ending = f"-{profile.pop()}.png" if profile else ".png"
+        targets = [(scenario, out / f"{scenario.name}{ending}") for scenario in loaded]
+    names = [target for _, target in targets]
+    if twice := sorted({str(target) for target in names if names.count(target) > 1}):
+        raise UserError(f"--timeline {out}: several scenarios have the same name, for {', '.join(twice)}")
+    for scenario, target in targets:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            drawing.draw(scenario).savefig(target)
+        except OSError as error:
+            raise UserError(f"--timeline {target}: {error.strerror}") from error
+    return names
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
 
 
 def main() -> None:

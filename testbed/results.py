@@ -48,32 +48,35 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def create(self, overwrite: bool, **fields: Any) -> None:
-        """Make the folder and `run.json` with status `running`.
+    def refuse_if_taken(self, overwrite: bool, profile: str | None) -> None:
+        """Whether a run of this profile may be written here.
 
         Raises:
-            ResultsError: as `check_free`.
+            ResultsError: a complete run stands there already and `overwrite` is false, or something else does.
         """
-        self.check_free(overwrite)
+        if (self.path / RUN_FILE).exists():
+            there = self.read()
+            if not overwrite and there["status"] == "complete":
+                other = "" if there.get("profile") == profile else (
+                    f" with {_profile(there.get('profile'))}, and this one would be with {_profile(profile)}"
+                )
+                remedy = "give --overwrite to replace it or --out for another folder"
+                raise ResultsError(f"{self.path} holds a complete run{other}; {remedy}")
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise ResultsError(f"{self.path} exists and is not a run; give --out for another folder")
+
+    def create(self, overwrite: bool, **fields: Any) -> None:
+        """Make the folder and `run.json` with status `running`, in place of a run that stands there.
+
+        Raises:
+            ResultsError: as `refuse_if_taken`.
+        """
+        self.refuse_if_taken(overwrite, fields.get("profile"))
         if self.path.exists():
             shutil.rmtree(self.path)
         (self.path / NODES).mkdir(parents=True)
         (self.path / LOGS).mkdir()
         self._write({"format": FORMAT, "status": "running", "error": None, **fields})
-
-    def check_free(self, overwrite: bool) -> None:
-        """Whether a run may be put here.
-
-        Raises:
-            ResultsError: a complete run stands here and `overwrite` is false, or the folder holds other things.
-        """
-        if (self.path / RUN_FILE).exists():
-            if not overwrite and self.read()["status"] == "complete":
-                raise ResultsError(
-                    f"{self.path} holds a complete run; give --overwrite to replace it or --out for another folder"
-                )
-        elif self.path.exists() and any(self.path.iterdir()):
-            raise ResultsError(f"{self.path} exists and is not a run; give --out for another folder")
 
     def read(self) -> dict[str, Any]:
         """`run.json`."""
@@ -124,6 +127,10 @@ class RunFolder:
                     continue
                 rows[row.pop("kind")].append(row)
         return rows
+
+
+def _profile(name: str | None) -> str:
+    return f"profile {name!r}" if name else "no profile"
 
 
 def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from scenarios import Scenario
 from testbed import doctor, environment
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
-from testbed.results import RunFolder
+from testbed.results import ResultsError, RunFolder
 from testbed.topology import SERVER, host_ip
 from testbed.training import data
 from testbed.transport import SECRET_VARIABLE
@@ -104,6 +104,26 @@ def jobs(scenario: Scenario, out: Path) -> list[Job]:
         for seed in scenario.seeds
         for transport in scenario.transports
     ]
+
+
+def refuse_taken_folders(todo: Sequence[Job], overwrite: bool) -> None:
+    """Look at the folders of all jobs before the first one starts.
+
+    Raises:
+        ResultsError: one or more of them are taken, by a run that stands there or by another of the jobs; a line each.
+    """
+    problems: dict[str, None] = {}
+    seen: set[Path] = set()
+    for job in todo:
+        if job.path.resolve() in seen:
+            problems[f"two of the scenarios are named {job.scenario.name!r} and would share {job.path}"] = None
+        seen.add(job.path.resolve())
+        try:
+            RunFolder(job.path).refuse_if_taken(overwrite, job.scenario.profile)
+        except ResultsError as error:
+            problems[str(error)] = None
+    if problems:
+        raise ResultsError("\n".join(problems))
 
 
 def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 
 import analysis_tree as tree
@@ -10,7 +11,9 @@ import matplotlib.image
 import nbformat
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+from matplotlib.text import Text
 from nbclient import NotebookClient
 
 from analysis import figures, metrics, report, tables
@@ -94,6 +97,33 @@ def test_a_transport_has_one_colour_and_unknown_ones_their_own(tmp_path: Path) -
     cdf = figures.latency_cdf(results, "x")
     drawn = {line.get_label(): to_hex(line.get_color()).upper() for line in cdf.axes[0].lines}
     assert drawn == {look[n]["label"]: look[n]["colour"] for n in names}
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_legends_titles_and_labels_stay_clear_of_each_other(tmp_path: Path, count: int) -> None:
+    names = ["dblp", "mlt", *(f"a-transport-of-a-rather-long-name-{n}" for n in range(3))][:count]
+    transports = {name: tree.PAPER["mlt"] for name in names}
+    for scenario in ("efficientnet", "two-datacentres-with-a-slow-oversubscribed-link-between"):
+        for name in names:
+            tree.write_run(tmp_path, scenario, name, transports=transports, bursts=tree.BURSTS)
+    results = load(tmp_path)
+    for figure in (
+        figures.latency_cdf(results, "efficientnet"),
+        figures.training_time(results, metrics.measures(results)),
+        figures.accuracy_by_epoch(results),
+    ):
+        FigureCanvasAgg(figure).draw()
+        apart = [figure.legends[0], *figure.axes]
+        for axes in figure.axes:
+            title = axes.get_title("left")      # panels with a title have numbers at their ticks
+            apart += axes.findobj(lambda artist, title=title: isinstance(artist, Text) and artist.get_text() == title) \
+                if title else axes.get_xticklabels()
+        boxes = [artist.get_window_extent() for artist in apart]
+        for one, other in combinations(boxes, 2):
+            assert not one.overlaps(other)
+        for box in boxes:
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.x1
 
 
 def test_latency_figure_marks_bursts_and_regime(paper_tree: Path) -> None:

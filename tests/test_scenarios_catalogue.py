@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from scenarios import Window, catalogue, json_schema, load
+from scenarios import Window, catalogue, json_schema, load, read
 
 ENTRIES = {entry.name: entry for entry in catalogue()}
 PROFILES = ["paper", "laptop", "smoke"]
@@ -62,6 +62,16 @@ def test_bursts_hit_the_first_iteration_of_the_same_epochs_in_long_runs(profile:
         {"events": [{"action": "loss", "loss": "7%", "at": {"time": "3s"}, "duration": "1 iteration"}]},
         {"events": [{"action": "loss"}]},
         {"profiles": {"laptop": {"extends": "x.yaml"}}},
+        {"profile": "laptop"},
+        {"name": "With Spaces"},
+        {"transports": {"MLT": {"tolerance": {"policy": "fixed", "p": "1%"}}}},
+        {"transports": {"mlt": {"tolerance": {"policy": "fixed", "p": 0.8}}}},
+        {"workload": {"iterations": "16"}},
+        {"workload": {"model": "resnet"}},
+        {"topology": {"link": {"latency": "5 sec"}}},
+        {"events": {"action": "loss"}},
+        {"events": [{"action": "loss", "loss": "7%", "at": {"iteration": 3}, "duration": 1}]},
+        {"seeds": 1},
     ],
 )
 def test_json_schema_refuses(document: dict[str, Any]) -> None:
@@ -75,3 +85,32 @@ def test_json_schema_is_valid_and_describes_every_key() -> None:
     for model in (schema, *schema["$defs"].values()):
         for name, key in model.get("properties", {}).items():
             assert "description" in key or "$ref" in key, name
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_what_the_json_schema_proposes_is_valid_in_it(complete: bool) -> None:
+    """Editors insert defaults and examples: 0.0 for a latency would be an error, `0ms` is none."""
+    schema = json_schema(complete)
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    def validate(value: Any, rules: dict[str, Any]) -> None:
+        jsonschema.Draft202012Validator(rules | {"$defs": schema["$defs"]}).validate(value)
+
+    proposed = 0
+    for model in (schema, *schema["$defs"].values()):
+        for rules in model.get("properties", {}).values():
+            for place in (rules, *rules.get("anyOf", ())):
+                for value in [*place.get("examples", ()), *([place["default"]] if "default" in place else [])]:
+                    validate(value, place)
+                    proposed += 1
+    assert proposed > 20
+    assert schema["$defs"]["Link"]["properties"]["latency"]["default"] == "0ms"
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_complete_json_schema_asks_for_all_that_loading_does(name: str) -> None:
+    document = read(name)
+    validator = jsonschema.Draft202012Validator(json_schema(complete=True))
+    assert validator.is_valid(document)
+    for key in ("name", "topology", "workload", "transports"):
+        assert not validator.is_valid({other: value for other, value in document.items() if other != key})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.units import DURATION, PERCENTAGE, RATE, TIME, Quantity
+from scenarios.units import DURATION, PERCENTAGE, RATE, TIME, Quantity, quantity_of
 
 QUANTITIES = [RATE, TIME, PERCENTAGE, DURATION]
 # Up to 15 significant digits: what a double holds exactly in decimal.
@@ -70,3 +70,32 @@ def test_wrong_unit_names_the_valid_ones() -> None:
 def test_anything_else_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="is not a rate; write it such as '1gbit'"):
         RATE.parse(value)
+
+
+@given(st.sampled_from(QUANTITIES), NUMBERS, st.data())
+def test_what_is_written_parses_back(quantity: Quantity, number: Decimal, data: st.DataObject) -> None:
+    value = quantity.parse(f"{number:f}{data.draw(st.sampled_from(list(quantity.units)))}")
+    assert quantity.parse(quantity.write(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "text"),
+    [
+        (RATE, 10**9, "1gbit"),
+        (RATE, 1_500_000, "1.5mbit"),
+        (TIME, 0.0, "0ms"),
+        (TIME, 20e-6, "20us"),
+        (TIME, 2, "2s"),
+        (PERCENTAGE, 0.408, "40.8%"),
+        (DURATION, 1, "1 iteration"),
+        (DURATION, 5, "5 iterations"),
+    ],
+)
+def test_quantities_are_written_as_a_person_would(quantity: Quantity, value: float, text: str) -> None:
+    assert quantity.write(value) == text
+
+
+def test_a_schema_tells_its_quantity() -> None:
+    assert quantity_of(RATE.json_schema) is RATE
+    assert quantity_of({"anyOf": [TIME.json_schema, {"type": "null"}]}) is TIME
+    assert quantity_of({"type": "string", "pattern": "^x$"}) is None
