@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
 import sys
@@ -51,12 +50,6 @@ def run(
     if engine not in ("auto", *ENGINES):
         raise UserError(f"engine {engine!r}: choose auto, {' or '.join(ENGINES)}")
     loaded = [scenarios.load(source, profile, set_ or ()) for source in scenario]
-    for one, other in itertools.combinations(range(len(loaded)), 2):
-        if loaded[one].name == loaded[other].name:
-            raise UserError(
-                f"{scenario[one]} and {scenario[other]} are both named {loaded[one].name!r}, so their results would "
-                "have one folder; change the name of one"
-            )
     chosen = [runner.choose_engine(engine, each) for each in loaded]
     todo = [
         (job, kind, reason)

@@ -140,9 +140,8 @@ def test_two_scenarios_of_one_name_would_overwrite_each_other(dblp, jobs):
     shutil.copy("tiny.yaml", "copy.yaml")
     said = dblp("run", "tiny.yaml", "copy.yaml", "--engine", "local")
     assert said.status == 2
-    assert "tiny.yaml" in said.err
-    assert "copy.yaml" in said.err
-    assert "name" in said.err
+    assert "two of the scenarios are named 'tiny'" in said.err
+    assert "rename one" in said.err
     assert jobs == []
 
 
