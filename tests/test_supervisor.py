@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 def supervise(folder: RunFolder, **programs: str) -> tuple[Nodes, FakeParent]:
     nodes, parent = Nodes(**programs), FakeParent()
     try:
-        Supervisor(folder, parent, LocalInjector(), nodes.spawn).run()
+        Supervisor(folder, parent, LocalInjector(folder.path / NODES, ("w1",)), nodes.spawn).run()
     finally:
         assert not [name for name, process in nodes.processes.items() if alive(process.pid)]
     return nodes, parent

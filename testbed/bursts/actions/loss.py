@@ -65,4 +65,6 @@ def bpf_problem(event: LossEvent) -> str | None:
 
 
 def local_problem(event: LossEvent) -> str | None:
-    return None if event.protocol == "udp" else "protocol: all would lose TCP segments, and engine local has no links"
+    if event.protocol == "udp":
+        return None
+    return "protocol 'all' also loses TCP segments, which engine local has no link for"

@@ -15,4 +15,4 @@ def bpf_problem(event: PartitionEvent) -> str | None:
 
 
 def local_problem(event: PartitionEvent) -> str | None:
-    return None if event.protocol == "udp" else "protocol: all would cut TCP, and engine local has no links"
+    return None if event.protocol == "udp" else "protocol 'all' also cuts TCP, which engine local has no link for"
