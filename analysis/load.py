@@ -25,7 +25,7 @@ _COLUMNS = {
     "iterations": ["iteration", "worker", "compute_s", "communication_s", "total_s", "loss", "gradient_norm"],
     "evals": ["iteration", "epoch", "worker", "metric", "value", "replica_drift"],
 }
-_BURSTS = ["burst", "event", "start", "stop", "loss", "links"]
+_BURSTS = ["burst", "event", "start", "stop", "action", "model", "whole", "loss", "links"]
 _COUNTERS = ["burst", "host", "direction", "seen", "dropped"]
 _QUEUES = ["burst", "interface", "dropped"]
 
@@ -40,8 +40,9 @@ class Results:
 
     ``runs``: a row per run (status, engine, injector, data set, iterations planned and done, path).
     ``rounds``, ``iterations``, ``evals``: the Parquet files, concatenated.
-    ``bursts``: a row per burst window that took place: its number from 1, iterations [start, stop), loss, and
-    ``links`` as (host, direction) pairs.
+    ``bursts``: a row per burst that took place: its number from 1, iterations [start, stop), action, ``model`` of a
+    loss (random, correlated, gemodel, state), ``whole`` where it lasted for whole iterations and not a time, loss that
+    the injector should cause, and ``links`` as (host, direction) pairs.
     ``counters``: frames the injector saw and dropped per link; ``burst`` is 0 outside that link's windows.
     ``queues``: datagrams dropped by switch and host queues per interface; ``burst`` as above.
     ``metadata``: the parsed ``run.json`` by (scenario, transport, seed). ``problems``: what the reader of a
@@ -214,7 +215,8 @@ def _windows(events: list[dict[str, Any]], rounds: pd.DataFrame) -> tuple[pd.Dat
     queues: list[tuple[int, str, int]] = []
     before: dict[str, Any] = {}
     for line in events:
-        active = {link: burst["burst"] for burst in open_by_event.values() for link in burst["links"]}
+        by_loss = sorted(open_by_event.values(), key=lambda burst: burst["loss"])  # of several, the one that loses most
+        active = {link: burst["burst"] for burst in by_loss for link in burst["links"]}
         if before:
             counters += _injected(before, line, active)
             queues += _dropped(before, line, max(active.values(), default=0))
@@ -222,10 +224,11 @@ def _windows(events: list[dict[str, Any]], rounds: pd.DataFrame) -> tuple[pd.Dat
         if line["kind"] == "burst_start":
             links = [(host, direction) for host, direction in line["links"]]
             bursts.append({"burst": len(bursts) + 1, "event": line["event"], "start": line["iteration"],
-                           "stop": max(end, line["iteration"] + 1), "loss": line["loss"], "links": links})
+                           "stop": max(end, line["iteration"] + 1), "action": line.get("action", "loss"),
+                           "model": line.get("model", "random"), "whole": True, "loss": line["loss"], "links": links})
             open_by_event[line["event"]] = bursts[-1]
         elif line["kind"] == "burst_stop" and line["event"] in open_by_event:
-            open_by_event.pop(line["event"])["stop"] = line["iteration"]
+            open_by_event.pop(line["event"]).update(stop=line["iteration"], whole="planned_s" not in line)
     return (pd.DataFrame(bursts, columns=_BURSTS), pd.DataFrame(counters, columns=_COUNTERS),
             pd.DataFrame(queues, columns=_QUEUES))
 

@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.load import KEYS, Results
+from scenarios.events import SERVER
 
 MEASURES = {
     "latency_burst": "Mean send latency over the iterations of a burst (s)",
@@ -131,7 +132,8 @@ def _at_bursts(
     for burst in bursts.itertuples():
         inside = line[line["iteration"].between(burst.start, burst.stop - 1)]
         hosts = {host for host, direction in burst.links if direction == "to_server"}
-        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & sample["worker"].isin(hosts)]
+        under = sample["worker"].isin(hosts) | (SERVER in hosts)  # all gradients cross the server's link
+        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & under]
         if not len(inside):
             continue
         latency = inside["latency_s"].mean()
@@ -217,11 +219,13 @@ def missing_share(results: Results) -> pd.DataFrame:
 def injected_loss(results: Results) -> pd.DataFrame:
     """Loss by the injector's counters, all links and seeds of a transport together.
 
-    Columns: scenario, transport, burst (0 = outside every window), direction, seen, dropped, loss and
-    ``asked``, the loss of the scenario.
+    Columns: scenario, transport, burst (0 = outside every window), direction, seen, dropped, loss, and ``asked`` and
+    ``model``, the loss of the scenario and how it is drawn.
     """
     keys = ["scenario", "transport", "burst", "direction"]
     frame = results.counters.groupby(keys, as_index=False)[["seen", "dropped"]].sum()
-    asked = results.bursts.groupby(["scenario", "transport", "burst"], as_index=False).agg(asked=("loss", "first"))
-    frame = frame.merge(asked, how="left", on=keys[:3]).fillna({"asked": 0.0})
+    asked = results.bursts.groupby(["scenario", "transport", "burst"], as_index=False).agg(
+        asked=("loss", "first"), model=("model", "first")
+    )
+    frame = frame.merge(asked, how="left", on=keys[:3]).fillna({"asked": 0.0, "model": "random"})
     return frame.assign(loss=frame["dropped"] / frame["seen"].where(frame["seen"] > 0))

@@ -39,6 +39,11 @@ def bursts(results: Results, scenario: str) -> pd.DataFrame:
     return rows.drop_duplicates("burst").sort_values("burst")
 
 
+def what(burst: Any) -> str:
+    """`70% loss`, or the action."""
+    return f"{burst.loss:.0%} loss" if burst.action == "loss" else burst.action.replace("_", " ")
+
+
 def window(burst: Any) -> str:
     """Iterations of a window in words: ``48`` or ``48 to 52``."""
     return str(burst.start) if burst.stop - burst.start == 1 else f"{burst.start} to {burst.stop - 1}"
@@ -138,7 +143,7 @@ def _here(results: Results, scenario: str) -> list[str]:
     run = next(iter(runs.values()))
     tolerances = run["scenario"].get("transports", {})
     who = {role: tolerances.get(name, {}).get("tolerance") for role, name in metrics.roles(results, scenario).items()}
-    windows = [f"{b.loss:.0%} loss in iteration {window(b)}" for b in bursts(results, scenario).itertuples()]
+    windows = [f"{what(b)} in iteration {window(b)}" for b in bursts(results, scenario).itertuples()]
     rate = run["scenario"].get("topology", {}).get("link", {}).get("rate")
     fields = run | who | {"bursts": "; ".join(windows) or "none", "rate": f"{rate / 1e6:g} Mbit/s" if rate else MISSING}
     here = []

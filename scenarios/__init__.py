@@ -9,19 +9,9 @@
 from scenarios.check import Checked, check, find
 from scenarios.editor import json_schema
 from scenarios.errors import Problem, ScenarioError
+from scenarios.events import AtEvery, AtIteration, AtRandom, AtTime, Event, Spell, Window
 from scenarios.loader import CatalogueEntry, catalogue, load, read
-from scenarios.schema import (
-    AtEvery,
-    AtIteration,
-    AtRandom,
-    Event,
-    Link,
-    Optimizer,
-    Scenario,
-    Topology,
-    Window,
-    Workload,
-)
+from scenarios.schema import Link, Optimizer, Scenario, Topology, Workload
 from scenarios.template import template
 from scenarios.transports import FixedTolerance, Pacing, PhaseAwareTolerance, ReliableTolerance, Transport
 
@@ -29,6 +19,7 @@ __all__ = [
     "AtEvery",
     "AtIteration",
     "AtRandom",
+    "AtTime",
     "CatalogueEntry",
     "Checked",
     "Event",
@@ -41,6 +32,7 @@ __all__ = [
     "ReliableTolerance",
     "Scenario",
     "ScenarioError",
+    "Spell",
     "Topology",
     "Transport",
     "Window",

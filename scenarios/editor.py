@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from scenarios.events import Event
 from scenarios.schema import Scenario
 from scenarios.units import quantity_of
 
@@ -57,4 +60,4 @@ def json_schema(complete: bool = False) -> dict[str, Any]:
 
 def _mapping_definitions(definitions: dict[str, Any]) -> list[str]:
     """All definitions but those of events, which stand in a list and so are never merged."""
-    return [name for name in definitions if name != "Event" and not name.startswith("At")]
+    return [name for name in definitions if name not in TypeAdapter(Event).json_schema()["$defs"]]

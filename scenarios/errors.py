@@ -109,9 +109,14 @@ def _not_one_of(word: object, expected: str) -> str:
 def _in_document(path: KeyPath, data: Any) -> KeyPath:
     """The parts of a pydantic location that stand in the document: without tags of unions and absent keys."""
     place: KeyPath = ()
+    entered = True  # the last part led into `data`
     for part in path:
+        if entered and isinstance(data, dict) and data.get("action") == part:  # a tag that may be a key, too
+            entered = False
+            continue
         inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
         if inside:
             data = data[part]
             place += (part,)
+        entered = inside
     return place

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from scenarios.errors import KeyPath, Problem, ScenarioError, did_you_mean, dotted, explain, unknown
 from scenarios.schema import Scenario
-from scenarios.units import DURATION
+from scenarios.units import Seconds, duration
 from scenarios.yaml_lines import parse
 
 _CATALOGUE = Path(__file__).parent
@@ -165,18 +165,19 @@ def _iterations(data: dict[str, Any]) -> int | None:
 def _moved(event: Any, before: int, after: int) -> Any:
     """The event at the same relative place of a run of another length. What is invalid stays as it is."""
     try:
-        at, duration = dict(event["at"]), int(DURATION.parse(event["duration"]))
-    except (KeyError, TypeError, ValueError):
+        at, span = dict(event["at"]), duration(event.get("duration", "1 iteration"))
+    except (AttributeError, KeyError, TypeError, ValueError):
         return event
+    length = 1 if isinstance(span, Seconds) else span
     for key in ("iteration", "start", "every"):
         value = at.get(key)
         if not isinstance(value, int):
             continue
         at[key] = (2 * value * after + before) // (2 * before)
         if key == "every":
-            at[key] = max(at[key], duration)
-        elif value + duration <= before:  # what fitted before should not fall off the end by rounding
-            at[key] = max(min(at[key], after - duration), 0)
+            at[key] = max(at[key], length)
+        elif value + length <= before:  # what fitted before should not fall off the end by rounding
+            at[key] = max(min(at[key], after - length), 0)
     return {**event, "at": at}
 
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from scenarios.errors import did_you_mean
 
@@ -80,7 +88,36 @@ class Quantity:
 RATE = Quantity("rate", _decimal(bit="1", kbit="1e3", mbit="1e6", gbit="1e9"), "1gbit")
 TIME = Quantity("time", _decimal(us="1e-6", ms="1e-3", s="1"), "20ms")
 PERCENTAGE = Quantity("percentage", {"%": Decimal("0.01")}, "70%")
-DURATION = Quantity("duration", _decimal(iteration="1", iterations="1"), "1 iteration")
+DURATION = Quantity("duration", _decimal(iteration="1", iterations="1"), "1 iteration' or '500ms")
+
+
+class Seconds(float):
+    """A duration by the clock, beside the int of one in iterations."""
+
+    def __str__(self) -> str:
+        return f"{format(Decimal(repr(float(self))), 'f')}s"
+
+
+Span = int | Seconds
+
+
+def duration(value: object, resolved: bool = False) -> Span:
+    """`5 iterations` as an int, `500ms` as Seconds. Raises ValueError.
+
+    A resolved scenario has a plain number of iterations, or a string such as `0.5s`.
+    """
+    match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, Seconds):
+        return value
+    if match and match["unit"] in TIME.units:
+        span: Span = Seconds(TIME.parse(value))
+    else:
+        span = value if resolved and not isinstance(value, str) else DURATION.parse(value)
+        if not isinstance(span, int) or isinstance(span, bool):
+            raise ValueError(f"{value!r} is not a whole number of iterations")
+    if span <= 0:
+        raise ValueError(f"{value!r} should be above 0")
+    return span
 
 QUANTITIES = {quantity.json_schema["pattern"]: quantity for quantity in (RATE, TIME, PERCENTAGE, DURATION)}
 """Each quantity by the pattern of its JSON Schema, which is how a schema tells that a key takes one."""
@@ -108,5 +145,13 @@ Time = Annotated[float, Field(ge=0), *_field(TIME)]
 """Seconds."""
 Percentage = Annotated[float, AfterValidator(_at_most_all), *_field(PERCENTAGE)]
 """A fraction from 0 to 1."""
-Duration = Annotated[int, Field(ge=1), *_field(DURATION)]
-"""A whole number of iterations."""
+Duration = Annotated[
+    Any,
+    PlainValidator(lambda value, info: duration(value, bool((info.context or {}).get("resolved")))),
+    PlainSerializer(lambda span: str(span) if isinstance(span, Seconds) else span),
+    WithJsonSchema({"anyOf": [
+        {"type": "string", "pattern": r"^[0-9]+ ?(iteration|iterations)$", "examples": ["1 iteration"]},
+        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(us|ms|s)$", "examples": ["500ms"]},
+    ]}),
+]
+"""A whole number of iterations (int), or Seconds."""

@@ -75,11 +75,16 @@ class Progress:
         self._line(f"  [{colour}]{outcome.status}[/] after {outcome.duration_s:.0f} s, {outcome.job.path}{error}")
 
     def _event(self, job: Job, entry: dict[str, Any]) -> None:
+        event = job.scenario.events[entry["event"]]
+        where = ", ".join(f"{host} {direction}" for host, direction in entry.get("links", ()))
+        where = where or ", ".join(entry.get("hosts", ()))
         if entry["kind"] == "burst_start":
-            where = ", ".join(f"{host} {direction}" for host, direction in entry["links"])
-            self._line(f"  iteration {entry['iteration']}: burst begins, {entry['loss']:.0%} loss on {where}")
-        elif entry["kind"] == "burst_stop":
+            what = f"{entry['loss']:.0%} loss" if event.action == "loss" else event.action.replace("_", " ")
+            self._line(f"  iteration {entry['iteration']}: burst begins, {what} on {where}")
+        elif entry["kind"] == "burst_stop" and event.action != "kill":
             self._line(f"  iteration {entry['iteration']}: burst is over")
+        elif entry["kind"] == "missed":
+            self._line(f"  [yellow]events.{entry['event']}[/] was due after {entry['planned_s']:g} s; the run was over")
 
     def _evaluated(self, job: Job, news: dict[str, Any]) -> None:
         values = self._accuracy.setdefault(news["evaluated"], [])

@@ -105,7 +105,7 @@ class RunFolder:
         rounds = _table(rows["round"], ROUND_COLUMNS)
         iterations = _table(rows["iteration"], ITERATION_COLUMNS)
         evals = _table(rows["eval"], EVAL_COLUMNS)
-        rounds["burst"] = _in_burst(rounds, self.scenario())
+        rounds["burst"] = _in_burst(rounds, self.scenario(), self._spells())
         norms = {row["iteration"]: row["gradient_norm"] for row in rows["norm"]}
         iterations["gradient_norm"] = iterations["iteration"].map(norms).astype("float64")
         drift = {(row["iteration"], row["worker"]): row["replica_drift"] for row in rows["drift"]}
@@ -116,6 +116,22 @@ class RunFolder:
             order = [column for column in ("iteration", "worker", "direction", "metric") if column in table]
             table.sort_values(order).to_parquet(self.path / f"{name}.parquet", index=False)
         shutil.rmtree(self.path / NODES)
+
+    def _spells(self) -> list[tuple[int, int, list[list[str]]]]:
+        """(start, stop, channels) of the events that lasted a time, by the log: iterations that they touched."""
+        timed = {spell.event for spell in self.scenario().spells()}
+        begun: dict[int, dict[str, Any]] = {}
+        spells = []
+        path = self.path / EVENTS_FILE
+        for line in path.read_text().splitlines() if path.exists() else ():
+            entry = json.loads(line)
+            if entry.get("event") not in timed:
+                continue
+            if entry["kind"] == "burst_start":
+                begun[entry["event"]] = entry
+            elif entry["kind"] == "burst_stop" and (start := begun.pop(entry["event"], None)):
+                spells.append((start["iteration"], entry["iteration"], entry["channels"]))
+        return spells
 
     def _rows(self) -> dict[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = {"round": [], "iteration": [], "eval": [], "norm": [], "drift": []}
@@ -140,13 +156,19 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
     return pd.DataFrame(data)
 
 
-def _in_burst(rounds: pd.DataFrame, scenario: Scenario) -> pd.Series:
-    """Whether each round ran over a link that an event hit at that iteration."""
+def _in_burst(
+    rounds: pd.DataFrame, scenario: Scenario, spells: list[tuple[int, int, list[list[str]]]]
+) -> pd.Series:
+    """Whether each round ran while an event touched its way: whole iterations by plan, times by the log."""
+    plan = [
+        (window.start, window.stop, scenario.events[window.event].channels(scenario.topology))
+        for window in scenario.timeline()
+    ]
     hit = {
         (iteration, host, direction)
-        for window in scenario.timeline()
-        for host, direction in scenario.events[window.event].links(scenario.topology)
-        for iteration in range(window.start, window.stop)
+        for start, stop, channels in [*plan, *spells]
+        for host, direction in channels
+        for iteration in range(start, stop)
     }
     keys = zip(rounds["iteration"], rounds["worker"], rounds["direction"].map(DIRECTION_OF), strict=True)
     return pd.Series([key in hit for key in keys], index=rounds.index, dtype=bool)

@@ -18,6 +18,8 @@ from typing import Any
 from protocol.config import DATA_PORT_BASE
 from scenarios import Scenario
 from testbed import doctor, environment
+from testbed.bursts import choose_injector, link_ends
+from testbed.bursts.actions import module
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
 from testbed.results import ResultsError, RunFolder
@@ -116,7 +118,8 @@ def refuse_taken_folders(todo: Sequence[Job], overwrite: bool) -> None:
     seen: set[Path] = set()
     for job in todo:
         if job.path.resolve() in seen:
-            problems[f"two of the scenarios are named {job.scenario.name!r} and would share {job.path}; rename one"] = None
+            name = job.scenario.name
+            problems[f"two of the scenarios are named {name!r} and would share {job.path}; rename one"] = None
         seen.add(job.path.resolve())
         try:
             RunFolder(job.path).refuse_if_taken(overwrite, job.scenario.profile)
@@ -130,22 +133,31 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
     """The engine for `auto`, `mininet` or `local`, and why.
 
     Raises:
-        EngineError: mininet was asked for and cannot run, or a loss must hit TCP, which only mininet can do.
+        EngineError: mininet was asked for and cannot run, or an event or link is nothing for engine local.
+        InjectorError: this kernel cannot do what an event asks.
     """
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
     if engine == "mininet" and not ready:
         raise EngineError(f"engine mininet cannot run: {reason}; or use --engine local")
     if engine == "local":
-        link = scenario.topology.link
-        other = "engine mininet can" if ready else f"engine mininet could, but: {reason}"
-        if any(event.protocol == "all" for event in scenario.events):
-            raise EngineError(
-                f"an event with protocol 'all' also loses TCP segments, which engine local has no link for; {other}"
-            )
-        if link.latency or link.jitter:
-            raise EngineError(f"topology.link.latency needs an emulated link, which engine local has not; {other}")
+        _check_local(scenario, "engine mininet can" if ready else f"engine mininet could, but: {reason}")
+    else:
+        link_ends(scenario)
+        choose_injector("auto", scenario.events)
     return engine, reason if asked == "auto" and not ready else "as asked" if asked != "auto" else ""
+
+
+def _check_local(scenario: Scenario, other: str) -> None:
+    link = scenario.topology.link
+    if link.latency or link.jitter:
+        raise EngineError(f"topology.link.latency needs an emulated link, which engine local has not; {other}")
+    for index, event in enumerate(scenario.events):
+        problem = module(event).local_problem(event)
+        if problem is None and any(host == SERVER for host, _ in event.links(scenario.topology)):
+            problem = "engine local draws losses on the links of workers only, not on the server's"
+        if problem:
+            raise EngineError(f"events.{index}.action: {event.action!r}: {problem}; {other}")
 
 
 def run_job(

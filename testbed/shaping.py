@@ -291,6 +291,21 @@ def queue_drops(net: Mininet) -> list[dict[str, Any]]:
     return drops
 
 
+def change_rate(node: Node, interface: str, link: Link) -> None:
+    """Give a shaped end another rate, that of `link`; its queue stays.
+
+    Raises:
+        ShapingError: the command failed.
+    """
+    rate = next(command for command in commands(link, interface, "switch") if command[:3] == ["tc", "class", "add"])
+    _run(node, interface, ["tc", "class", "change", *rate[3:]])
+
+
+def set_link(node: Node, interface: str, state: Literal["up", "down"]) -> None:
+    """Set an interface up or down. Raises ShapingError."""
+    _run(node, interface, ["ip", "link", "set", "dev", interface, state])
+
+
 def _run(node: Node, interface: str, command: list[str]) -> str:
     output, error, status = node.pexec(command)
     if status != 0:

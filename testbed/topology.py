@@ -56,6 +56,13 @@ def switch_interface(host: str) -> str:
     return f"{SWITCH}-{host}"
 
 
+def sending_end(host: str, direction: str) -> tuple[str, str]:
+    """(node, interface) of the end of the link of `host` that sends in a direction ('to_server' or 'to_worker')."""
+    if (direction == "to_server") == (host != SERVER):
+        return host, host_interface(host)
+    return SWITCH, switch_interface(host)
+
+
 class StarTopo(Topo):
     """One server and `workers` workers around switch `s1`.
 

@@ -32,7 +32,9 @@ def scenario(*events: dict) -> Scenario:
                 "optimizer": {"name": "sgd", "lr": 0.1},
             },
             "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "1%"}}},
-            "events": [burst | event for event in events],
+            "events": [
+                {key: value for key, value in (burst | event).items() if value is not None} for event in events
+            ],
         }
     )
 
@@ -82,14 +84,85 @@ def test_netem_filter_holds_the_data_ports_and_no_more():
     assert filters[-1].startswith("tc filter add dev s1-w1 egress ")
 
 
-def test_bpf_jumps_all_land_on_the_common_end():
-    for protocol in ("udp", "all"):
-        code = bpf.program(protocol, 7)
-        slots = [code[at : at + 8] for at in range(0, len(code), 8)]
-        jumps = [(at, slot) for at, slot in enumerate(slots) if slot[0] & 0x07 == 5 and slot[0] not in (0x85, 0x95)]
-        assert jumps
-        for at, slot in jumps:
-            assert at + 1 + int.from_bytes(slot[2:4], "little", signed=True) == len(slots) - 2
+@pytest.mark.parametrize("protocol", ["udp", "all"])
+@pytest.mark.parametrize("hook", ["ingress", "egress"])
+def test_bpf_jumps_forward_within_the_program(protocol, hook):
+    code = bpf.program(protocol, 7, 3, hook)
+    slots = [code[at : at + 8] for at in range(0, len(code), 8)]
+    jumps = [(at, slot) for at, slot in enumerate(slots) if slot[0] & 0x07 == 5 and slot[0] not in (0x85, 0x95)]
+    assert len(jumps) > 5
+    for at, slot in jumps:
+        assert at < at + 1 + int.from_bytes(slot[2:4], "little", signed=True) < len(slots)
+
+
+def events_of(*events: dict) -> list:
+    return scenario(*({"at": {"iteration": 3}} | event for event in events)).events
+
+
+def test_bpf_settings_of_a_chain_sum_to_one():
+    (state,) = events_of({"loss": None, "state": {"p13": "2%", "p31": "20%", "p32": "30%", "p23": "60%", "p14": "5%"}})
+    values = bpf.bank([state])
+    below = [[values[bpf.STATES_AT + s * bpf.STATE_SIZE + b] / bpf.ONE for b in bpf.BELOW] for s in range(4)]
+    assert below[0] == pytest.approx([0.93, 0.93, 0.95])  # to 1, to 2, to 3; the rest to 4
+    assert below[2] == pytest.approx([0.2, 0.5, 1.0])
+    losses = [values[bpf.STATES_AT + s * bpf.STATE_SIZE + bpf.LOSS] / bpf.ONE for s in range(4)]
+    assert losses == [0, 0, 1, 1]
+
+
+def test_netem_combines_actions_and_a_partition_wins_over_a_loss():
+    loss, delay, cut = events_of(
+        {"loss": "25%", "correlation": "50%"},
+        {"action": "delay", "loss": None, "latency": "20ms", "jitter": "5ms", "distribution": "normal"},
+        {"action": "partition", "loss": None, "duration": "1s", "protocol": "udp", "direction": "to_server"},
+    )
+    assert " ".join(netem.options([loss, delay])) == (
+        "limit 1000000 loss 25.000000% 50.000000% duplicate 0.000000% 0.000000% corrupt 0.000000% 0.000000% "
+        "delay 20000.000us 5000.000us 0.000000% distribution normal"
+    )
+    assert "loss 100.000000% 0.000000%" in " ".join(netem.options([cut, loss]))
+    (chain,) = events_of({"loss": None, "gemodel": {"p": "1%", "r": "10%"}})
+    assert "loss gemodel 1.000000% 10.000000% 100.000000% 0.000000%" in " ".join(netem.options([chain]))
+
+
+def test_netem_can_forget_no_distribution():
+    delay = {"action": "delay", "loss": None, "latency": "20ms", "jitter": "5ms"}
+    normal = delay | {"distribution": "normal", "at": {"iteration": 9}}
+    with pytest.raises(InjectorError, match=r"events.1.distribution: 'normal' on w1 to_server, but events.0 has 'unif"):
+        link_ends(scenario(delay | {"at": {"iteration": 3}}, normal))
+    link_ends(scenario(normal, normal | {"distribution": "pareto", "at": {"iteration": 12}}))
+
+
+def test_a_complete_partition_stands_beside_any_protocol():
+    cut = {"action": "partition", "loss": None, "at": {"iteration": 9}, "duration": "1s"}
+    ends = {end.key: end.protocol for end in link_ends(scenario({"at": {"iteration": 3}}, cut))}
+    assert ends["w1", "to_server"] == "udp"
+    assert ends["w1", "to_worker"] == "all"
+
+
+def test_the_servers_link_is_met_the_other_way_round():
+    ends = link_ends(scenario({"at": {"iteration": 3}, "selector": "all", "direction": "both"}))
+    assert {(end.host, end.direction): end.hook for end in ends if end.host != "w2"} == {
+        ("srv", "to_server"): "egress", ("srv", "to_worker"): "ingress",
+        ("w1", "to_server"): "ingress", ("w1", "to_worker"): "egress",
+    }
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"action": "delay", "latency": "20ms"},
+        {"action": "reorder", "reorder": "25%", "latency": "1ms"},
+        {"action": "corrupt", "corrupt": "1%"},
+        {"action": "duplicate", "duplicate": "1%", "correlation": "5%"},
+    ],
+)
+def test_without_netem_what_needs_it_is_refused_by_name(monkeypatch, event):
+    monkeypatch.setattr(netem, "netem_problem", lambda: "qdisc kind is unknown")
+    monkeypatch.setattr(bpf, "bpf_problem", lambda: None)
+    events = events_of({}, event | {"loss": None})
+    with pytest.raises(InjectorError, match=rf"events.1.action: '{event['action']}' needs netem \(kernel option"):
+        choose_injector("auto", events)
+    assert choose_injector("auto", events[:1]).name == "bpf"
 
 
 def skip_unless_possible(name: str) -> None:

@@ -5,31 +5,38 @@ from __future__ import annotations
 import json
 import select
 import socket
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario, Window
-from testbed.bursts import Counters
+from scenarios import Scenario, Spell, Window
+from testbed.bursts import Counters, Injector
+from testbed.bursts.director import Director
 from testbed.bursts.gate import Gate, GateClient, GateError, gate_iterations
 
 NODES = ("srv", "w1", "w2")
 
 
-class RecordingInjector:
+class RecordingInjector(Injector):
     """Notes what is set; counts as if 10 datagrams passed each link between two looks."""
 
     name = "recording"
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, str, float]] = []
+        self.calls: list[tuple[str, str, list[float]]] = []
         self.failure: Exception | None = None
         self._seen = 0
 
-    def set_loss(self, host: str, direction: str, probability: float) -> None:
+    def prepare(self, links) -> None: ...
+
+    def close(self) -> None: ...
+
+    def set(self, host: str, direction: str, events) -> None:
         if self.failure:
             raise self.failure
-        self.calls.append((host, direction, probability))
+        self.calls.append((host, direction, [event.expected_loss for event in events]))
 
     def counters(self) -> dict[tuple[str, str], Counters]:
         self._seen += 10
@@ -51,7 +58,7 @@ def scenario(*events: dict) -> Scenario:
                 "optimizer": {"name": "sgd", "lr": 0.1},
             },
             "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "1%"}}},
-            "events": [burst | event for event in events],
+            "events": [event if "action" in event else burst | event for event in events],
         }
     )
 
@@ -85,13 +92,18 @@ def log() -> list[dict]:
 
 
 def make(injector: RecordingInjector, plan: Scenario, **callbacks) -> Gate:
-    return Gate("gate.sock", plan, injector, "events.jsonl", **callbacks)
+    return Gate("gate.sock", plan, Director(plan, injector), "events.jsonl", **callbacks)
 
 
 def test_iterations_are_the_edges_of_the_windows_inside_the_run():
     timeline = [Window(0, 3, 5), Window(1, 5, 6), Window(0, 18, 20)]
     assert gate_iterations(timeline, 20) == [3, 5, 6, 18]
     assert gate_iterations([], 20) == []
+
+
+def test_events_that_last_a_time_need_a_meeting_where_they_begin_and_the_clock_one_at_iteration_0():
+    assert gate_iterations([Window(0, 3, 5)], 20, [Spell(1, 7, None, 0.5), Spell(1, 14, None, 0.5)]) == [3, 5, 7, 14]
+    assert gate_iterations([], 20, [Spell(0, None, 30.0, 0.5)]) == [0]
 
 
 def test_flips_when_all_nodes_wait_and_not_before(folder, injector):
@@ -106,20 +118,19 @@ def test_flips_when_all_nodes_wait_and_not_before(folder, injector):
         assert injector.calls == []
 
         clients[2].send_barrier(3)
-        burst = [["w1", "to_server", 0.7], ["w2", "to_server", 0.7]]
-        assert [answer(client) for client in clients] == [{"go": 3, "loss": burst}] * 3
-        assert injector.calls == [("w1", "to_server", 0.7), ("w2", "to_server", 0.7)]
+        assert [answer(client) for client in clients] == [{"go": 3}] * 3
+        assert injector.calls == [("w1", "to_server", [0.7]), ("w2", "to_server", [0.7])]
 
         injector.calls.clear()
         for client in clients:
             client.send_barrier(5)
-        assert [answer(client) for client in clients] == [{"go": 5, "loss": [["w2", "to_server", 0.2]]}] * 3
+        assert [answer(client) for client in clients] == [{"go": 5}] * 3
         # One event's end comes before the other's start on the same link.
-        assert injector.calls == [("w1", "to_server", 0), ("w2", "to_server", 0), ("w2", "to_server", 0.2)]
+        assert injector.calls == [("w1", "to_server", []), ("w2", "to_server", []), ("w2", "to_server", [0.2])]
 
         for client in clients:
             client.send_barrier(7)
-        assert answer(clients[0]) == {"go": 7, "loss": []}
+        assert answer(clients[0]) == {"go": 7}
         for client in clients:
             client.close()
     lines = log()
@@ -148,7 +159,7 @@ def test_a_burst_that_ends_with_the_run_is_switched_off(folder, injector):
         answer(clients[0])
         for client in clients:
             client.close()
-    assert injector.calls[-2:] == [("w1", "to_server", 0), ("w2", "to_server", 0)]
+    assert injector.calls[-2:] == [("w1", "to_server", []), ("w2", "to_server", [])]
     assert [line["kind"] for line in log()] == ["start", "burst_start", "burst_stop", "end"]
 
 
@@ -270,3 +281,105 @@ def test_the_socket_of_a_killed_run_is_replaced(folder, injector):
     Path("gate.sock").touch()
     with make(injector, scenario({"at": {"iteration": 3}})):
         GateClient("gate.sock", "w1").close()
+
+
+# -- by the clock ----------------------------------------------------------------------------------------------
+
+
+def pass_gate(clients: list[GateClient], iteration: int) -> None:
+    for client in clients:
+        client.send_barrier(iteration)
+    for client in clients:
+        assert answer(client) == {"go": iteration}
+
+
+def wait_for(kind: str, count: int) -> list[dict]:
+    """The lines of a kind, as soon as there are so many."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        lines = [line for line in log() if line["kind"] == kind]
+        if len(lines) >= count:
+            return lines
+        time.sleep(0.01)
+    raise AssertionError(f"{kind} did not come: {log()}")
+
+
+def test_an_event_that_lasts_a_time_begins_at_the_gate_and_ends_by_itself(folder, injector):
+    plan = scenario({"at": {"iteration": 3}, "duration": "50ms", "selector": ["w1"]})
+    with make(injector, plan):
+        clients = [GateClient("gate.sock", node) for node in NODES]
+        pass_gate(clients, 3)
+        clients[1].report(iteration=3)  # w1 is in its iteration 4 when the burst ends
+        (stop,) = wait_for("burst_stop", 1)
+    (start,) = wait_for("burst_start", 1)
+    assert injector.calls == [("w1", "to_server", [0.7]), ("w1", "to_server", [])]
+    assert (start["iteration"], stop["iteration"]) == (3, 5)
+    assert start["time_s"] + 0.04 < stop["planned_s"] <= stop["time_s"]
+
+
+def test_the_clock_starts_when_all_are_ready_for_the_first_iteration(folder, injector):
+    plan = scenario(
+        {"at": {"time": "50ms"}, "duration": "20ms"}, {"at": {"time": "100s"}, "duration": "20ms", "selector": ["w2"]}
+    )
+    with make(injector, plan):
+        clients = [GateClient("gate.sock", node) for node in NODES]
+        time.sleep(0.1)
+        assert injector.calls == []
+        pass_gate(clients, 0)
+        ready = log()[0]["time_s"]
+        for client in clients[1:]:
+            client.report(iteration=1)
+        (stop,) = wait_for("burst_stop", 1)
+    start, missed = wait_for("burst_start", 1)[0], wait_for("missed", 1)[0]
+    assert ready + 0.15 < start["planned_s"] <= start["time_s"] < stop["time_s"]
+    assert (start["iteration"], stop["iteration"]) == (2, 3)
+    assert (missed["event"], missed["planned_s"]) == (1, 100.0)
+
+
+def test_different_actions_on_a_link_combine_and_each_ends_alone(folder, injector):
+    plan = scenario(
+        {"at": {"iteration": 2}, "selector": ["w1"]},
+        {"action": "partition", "at": {"iteration": 3}, "duration": "20ms", "selector": ["w1"],
+         "direction": "to_server"},
+    )
+    with make(injector, plan):
+        clients = [GateClient("gate.sock", node) for node in NODES]
+        pass_gate(clients, 2)
+        pass_gate(clients, 3)
+        wait_for("burst_stop", 1)
+        pass_gate(clients, 4)
+    assert [losses for _, _, losses in injector.calls] == [[0.7], [0.7, 1.0], [0.7], []]
+
+
+def test_processes_stand_still_go_on_and_die(folder, injector):
+    processes = {"w2": subprocess.Popen(["sleep", "60"])}
+    state = Path(f"/proc/{processes['w2'].pid}/stat")
+    document = scenario().model_dump(mode="json") | {"events": [
+        {"action": "stop", "at": {"iteration": 2}, "duration": "0.05s", "selector": ["w2"]},
+        {"action": "kill", "at": {"iteration": 4}, "selector": ["w2"]},
+    ]}
+    plan = Scenario.from_resolved(document)
+    director = Director(plan, injector, process=processes.get)
+    try:
+        director.start(0)
+        assert wait_state(state, "T")
+        director.stop(0)
+        assert wait_state(state, "S")
+        assert director.killed_by("w2") is None
+        director.start(1)
+        assert processes["w2"].wait(10) == -9
+        assert director.killed_by("w2") == 1
+        assert director.killed_by("w1") is None
+        director.stop(1)
+    finally:
+        processes["w2"].kill()
+        processes["w2"].wait()
+
+
+def wait_state(stat: Path, letter: str) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if stat.read_text().rsplit(")", 1)[1].split()[0] == letter:
+            return True
+        time.sleep(0.01)
+    return False

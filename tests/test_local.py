@@ -2,42 +2,81 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from testbed.bursts import Counters
-from testbed.bursts.local import Impairments, LocalInjector
+from scenarios.events import LossEvent, PartitionEvent
+from testbed.bursts import Counters, InjectorError, random_loss
+from testbed.bursts.local import LocalInjector, LocalLinks
 
-BURST = [("w1", "to_server", 0.7)]
+HOSTS = ("w1", "w2")
+AT = {"at": {"iteration": 0}}
 
 
-def test_without_a_burst_all_frames_arrive_and_are_counted():
-    link = Impairments("srv", 1).link("w1", "to_server")
+@pytest.fixture
+def injector(tmp_path: Path) -> LocalInjector:
+    return LocalInjector(tmp_path, HOSTS)
+
+
+def loss(**fields: object) -> LossEvent:
+    return LossEvent.model_validate({"action": "loss", "duration": "1 iteration"} | AT | fields)
+
+
+def test_without_a_burst_all_frames_arrive_and_are_counted(tmp_path, injector):
+    link = LocalLinks(tmp_path, "srv", 1).link("w1", "to_server")
     assert link.keep(10) is None
     assert link.keep(5) is None
-    assert (link.seen, link.dropped) == (15, 0)
+    assert injector.counters()["w1", "to_server"] == Counters(15, 0)
 
 
-@pytest.mark.parametrize("loss", [0.05, 0.7, 1.0])
-def test_a_burst_loses_its_share(loss: float):
-    impairments = Impairments("srv", 1)
-    link = impairments.link("w1", "to_server")
-    impairments.set([("w1", "to_server", loss)])
+@pytest.mark.parametrize("share", [0.05, 0.7, 1.0])
+def test_a_burst_loses_its_share(tmp_path, injector, share: float):
+    link = LocalLinks(tmp_path, "srv", 1).link("w1", "to_server")
+    injector.set("w1", "to_server", [random_loss(share)])
     kept = np.concatenate([link.keep(44) for _ in range(500)])
-    low, high = stats.binom.interval(0.9999, 22_000, loss)
-    assert low <= link.dropped <= high
-    assert (link.seen, link.dropped) == (22_000, np.count_nonzero(~kept))
+    low, high = stats.binom.interval(0.9999, 22_000, share)
+    counts = injector.counters()["w1", "to_server"]
+    assert low <= counts.dropped <= high
+    assert counts == Counters(22_000, np.count_nonzero(~kept))
 
 
-def test_draws_depend_on_seed_node_and_link_alone():
+def spells(lost: np.ndarray) -> np.ndarray:
+    """Lengths of the runs of losses."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], lost, [0]])))
+    return edges[1::2] - edges[::2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "mean_spell"),
+    [
+        ({"gemodel": {"p": "2%", "r": "10%"}}, 10),
+        ({"gemodel": {"p": "2%", "r": "10%", "bad": "50%", "good": "1%"}}, None),
+        ({"state": {"p13": "2%", "p31": "20%"}}, 5),
+        ({"state": {"p13": "2%", "p31": "20%", "p32": "30%", "p23": "60%", "p14": "5%"}}, None),
+        ({"loss": "30%", "correlation": "60%"}, None),
+    ],
+)
+def test_losses_come_in_the_spells_of_their_chain(tmp_path, injector, fields, mean_spell):
+    event = loss(**fields)
+    link = LocalLinks(tmp_path, "srv", 1).link("w1", "to_server")
+    injector.set("w1", "to_server", [event])
+    lost = ~np.concatenate([link.keep(44) for _ in range(5000)])
+    assert lost.mean() == pytest.approx(event.expected_loss, abs=0.02)
+    if mean_spell:
+        assert spells(lost).mean() == pytest.approx(mean_spell, rel=0.1)
+    else:
+        assert spells(lost).mean() > 1.15 / (1 - event.expected_loss), "as if drawn independently"
+
+
+def test_draws_depend_on_seed_node_and_link_alone(tmp_path, injector):
+    for host in HOSTS:
+        injector.set(host, "to_server", [random_loss(0.5)])
+
     def draws(node: str, seed: int, host: str) -> list[bool]:
-        impairments = Impairments(node, seed)
-        link = impairments.link(host, "to_server")
-        impairments.set([(host, "to_server", 0.5)])
-        return link.keep(64).tolist()
+        return LocalLinks(tmp_path, node, seed).link(host, "to_server").keep(64).tolist()
 
     same = draws("srv", 1, "w1")
     assert draws("srv", 1, "w1") == same
@@ -45,20 +84,20 @@ def test_draws_depend_on_seed_node_and_link_alone():
         assert other != same
 
 
-def test_a_loss_is_over_when_the_gate_no_longer_lists_it():
-    impairments = Impairments("srv", 1)
-    first, second = (impairments.link(host, "to_server") for host in ("w1", "w2"))
-    impairments.set(BURST)
-    assert (first.probability, second.probability) == (0.7, 0.0)
-    impairments.set([("w2", "to_server", 0.2), ("w2", "to_worker", 0.9)])
-    assert (first.probability, second.probability) == (0.0, 0.2)
+def test_what_the_engine_sets_reaches_a_process_at_once(tmp_path, injector):
+    links = LocalLinks(tmp_path, "srv", 1)
+    first, second = (links.link(host, "to_server") for host in HOSTS)
+    injector.set("w1", "to_server", [random_loss(1.0)])
+    assert not first.keep(8).any()
+    assert second.keep(8) is None
+    injector.set("w1", "to_server", [])
+    assert first.keep(8) is None
+    cut = {"action": "partition", "duration": "1s", "protocol": "udp"} | AT
+    injector.set("w1", "to_server", [loss(loss="1%"), PartitionEvent.model_validate(cut)])
+    assert not first.keep(8).any()
+    assert injector.counters()["w1", "to_server"] == Counters(24, 16)
 
 
-def test_the_engine_has_the_latest_counters_of_each_link():
-    impairments, injector = Impairments("srv", 1), LocalInjector()
-    links = [impairments.link(host, "to_server") for host in ("w1", "w2")]
-    assert impairments.link("w1", "to_server") is links[0]
-    for count in (10, 5):
-        links[0].keep(count)
-        injector.take(json.loads(json.dumps(impairments.counters())))
-    assert injector.counters() == {("w1", "to_server"): Counters(15, 0), ("w2", "to_server"): Counters(0, 0)}
+def test_the_servers_own_link_is_refused(injector):
+    with pytest.raises(InjectorError, match="srv to_server: engine local has the links of workers only"):
+        injector.set("srv", "to_server", [])

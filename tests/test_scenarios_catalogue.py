@@ -59,7 +59,7 @@ def test_bursts_hit_the_first_iteration_of_the_same_epochs_in_long_runs(profile:
         {"topology": {"link": {"rate": "1gbps"}}},
         {"transports": {"mlt": {"tolerance": {"policy": "fixed", "low": "1%"}}}},
         {"transports": {"mlt": {"pacing": "shared"}}},
-        {"events": [{"action": "loss", "loss": "7%", "at": {"time": "3s"}, "duration": "1 iteration"}]},
+        {"events": [{"action": "loss", "loss": "7%", "at": {"tiem": "3s"}, "duration": "1 iteration"}]},
         {"events": [{"action": "loss"}]},
         {"profiles": {"laptop": {"extends": "x.yaml"}}},
         {"profile": "laptop"},

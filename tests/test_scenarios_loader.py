@@ -167,7 +167,22 @@ SECOND = "action: loss, at: {iteration: 5}, duration: 1 iteration"
             "{random: 101, seed: 1}",
             "mine.yaml:17: events.0.at: the burst runs to iteration 100, but",
         ),
-        ("{iteration: 99}", "{time: 3s}", "mine.yaml:17: events.0.at: write {iteration: 279}, {every: 93} or {random:"),
+        ("{iteration: 99}", "{tiem: 3s}", "mine.yaml:17: events.0.at: write {iteration: 279}, {time: 30s}, {every:"),
+        ("{iteration: 99}", "{time: 3s}", "mine.yaml:18: events.0.duration: an event at a time lasts a time: write"),
+        ("action: loss", "action: los", "mine.yaml:15: events.0.action: 'los' is not 'loss', 'delay',"),
+        ("loss: 70%\n", "correlation: 5%\n", "mine.yaml:15: events.0: required key 'loss' is missing (or 'gemodel'"),
+        (
+            "loss: 70%\n",
+            "loss: 70%\n    gemodel: {p: 1%, r: 10%}\n",
+            "mine.yaml:17: events.0.gemodel: 'loss' says already how datagrams are lost",
+        ),
+        (
+            "action: loss\n    loss: 70%\n",
+            "action: partition\n",
+            "mine.yaml:17: events.0.duration: no iteration ends while nothing passes; give it a time, such as '500ms'",
+        ),
+        ("1 iteration", "5 epochs", "mine.yaml:18: events.0.duration: unknown unit in '5 epochs'; a duration takes"),
+        ("1 iteration", "0ms", "mine.yaml:18: events.0.duration: '0ms' should be above 0"),
         (
             "{iteration: 99}",
             "{every: 5, strat: 1}",
@@ -237,11 +252,12 @@ def test_bad_pacing(pacing: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        ("[w1, w4]", "mine.yaml:15: events.0.selector.1: unknown host 'w4'; valid: w1, w2, w3"),
-        ("[srv-1]", "mine.yaml:15: events.0.selector.0: unknown host 'srv-1'; valid: w1, w2, w3"),
+        ("[w1, w4]", "mine.yaml:15: events.0.selector.1: unknown host 'w4'; valid: w1, w2, w3, srv"),
+        ("[srv-1]", "mine.yaml:15: events.0.selector.0: unknown host 'srv-1'; did you mean 'srv'?"),
         (
             "w1",
-            "mine.yaml:15: events.0.selector: write 'workers', or a list of different hosts such as [w1, w3], not 'w1'",
+            "mine.yaml:15: events.0.selector: write 'workers', 'server', 'all', or a list of different hosts such as "
+            "[w1, w3], not 'w1'",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scenarios import Scenario, ScenarioError, Window, load
+from scenarios import Scenario, ScenarioError, Spell, Window, load
+from scenarios.events import LossEvent
 
 EVENT = {"action": "loss", "loss": "70%", "at": {"iteration": 4}, "duration": "1 iteration"}
 
 
 def scenario(*events: dict[str, Any], iterations: int = 20, workers: int = 3) -> Scenario:
+    return scenario_of(*(EVENT | event for event in events), iterations=iterations, workers=workers)
+
+
+def scenario_of(*events: dict[str, Any], iterations: int = 20, workers: int = 3) -> Scenario:
     return Scenario.model_validate(
         {
             "name": "t",
@@ -30,7 +36,7 @@ def scenario(*events: dict[str, Any], iterations: int = 20, workers: int = 3) ->
                 "optimizer": {"lr": 0.1},
             },
             "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "0.8%"}}},
-            "events": [EVENT | event for event in events],
+            "events": list(events),
         }
     )
 
@@ -110,3 +116,90 @@ def test_broken_resolved_scenario_is_a_scenario_error() -> None:
 def test_scenarios_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         scenario().topology.workers = 4
+
+
+# Events of all kinds
+
+AT = {"at": {"iteration": 4}, "duration": "1 iteration"}
+EVENTS = [
+    {"action": "loss", "loss": "25%", "correlation": "50%"} | AT,
+    {"action": "loss", "gemodel": {"p": "1%", "r": "10%", "bad": "90%"}} | AT,
+    {"action": "loss", "state": {"p13": "1%", "p31": "10%", "p32": "5%", "p23": "80%"}} | AT,
+    {"action": "delay", "latency": "20ms", "jitter": "5ms", "distribution": "normal"} | AT,
+    {"action": "reorder", "reorder": "25%", "latency": "1ms", "gap": 5} | AT,
+    {"action": "duplicate", "duplicate": "5%"} | AT,
+    {"action": "corrupt", "corrupt": "1%", "selector": "all"} | AT,
+    {"action": "rate", "rate": "100mbit", "selector": ["srv"]} | AT,
+    {"action": "partition"} | AT | {"duration": "500ms"},
+    {"action": "link_down", "selector": ["w2"], "at": {"time": "1.5s"}, "duration": "0.25s"},
+    {"action": "traffic", "kind": "tcp", "flows": 4} | AT,
+    {"action": "stop", "selector": ["w2"], "at": {"every": 7}, "duration": "2s"},
+    {"action": "kill", "selector": ["w2"], "at": {"random": 1, "seed": 1}},
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event["action"])
+def test_each_action_survives_run_json(event: dict[str, Any]) -> None:
+    plan = scenario_of(event)
+    stored = json.loads(json.dumps(plan.model_dump(mode="json")))
+    assert Scenario.from_resolved(stored) == plan
+    assert bool(plan.spells()) == ("iteration" not in event.get("duration", ""))
+    assert bool(plan.timeline()) != bool(plan.spells())
+
+
+def test_what_two_events_may_do_at_once() -> None:
+    loss, delay, reorder = EVENTS[0], EVENTS[3], EVENTS[4]
+    scenario_of(loss, delay | {"protocol": "udp"}, EVENTS[5])
+    with pytest.raises(ValidationError, match=r"overlaps events.0 on the link of w1 to_server"):
+        scenario_of(delay, reorder)
+    stop = {"action": "stop", "selector": ["w1"], "duration": "2s"}
+    scenario_of(stop | {"at": {"time": "1s"}}, stop | {"at": {"time": "3s"}})
+    with pytest.raises(ValidationError, match=r"overlaps events.0 on w1 at 2 s"):
+        scenario_of(stop | {"at": {"time": "1s"}}, stop | {"at": {"time": "2s"}})
+
+
+def test_spells_begin_with_an_iteration_or_by_the_clock() -> None:
+    plan = scenario_of(EVENTS[9], EVENTS[11])
+    assert plan.spells() == [Spell(1, 7, None, 2.0), Spell(1, 14, None, 2.0), Spell(0, None, 1.5, 0.25)]
+
+
+def test_an_event_on_the_servers_link_touches_the_gradients_of_all_workers() -> None:
+    plan = scenario_of(EVENTS[7], EVENTS[11], EVENTS[10] | {"selector": ["w3"], "at": {"iteration": 9}})
+    rate, stop, traffic = (event.channels(plan.topology) for event in plan.events)
+    assert set(rate) == {(worker, way) for worker in ("w1", "w2", "w3") for way in ("to_server", "to_worker")}
+    assert stop == [("w2", "to_server"), ("w2", "to_worker")]
+    assert traffic == [("w3", "to_worker")]
+
+
+def netem_walk(event: LossEvent, n: int = 400_000) -> float:
+    """Share lost by the state machines of net/sched/sch_netem.c, walked here."""
+    rng = random.Random(1)
+    state, lost, last = 1, 0, 0.5
+    for _ in range(n):
+        r = rng.random()
+        if event.model == "correlated":
+            last = r * (1 - event.correlation) + last * event.correlation
+            lost += last < event.loss
+        elif event.model == "gemodel":
+            ge = event.gemodel
+            lost += rng.random() < (ge.good if state == 1 else ge.bad)
+            state = (2 if r < ge.p else 1) if state == 1 else (1 if r < ge.r else 2)
+        else:
+            s = event.state
+            match state:
+                case 1:
+                    state = 4 if r < s.p14 else 3 if r < s.p13 + s.p14 else 1
+                case 2:
+                    state = 3 if r < s.p23 else 2
+                case 3:
+                    state = 2 if r < s.p32 else 1 if r < s.p31 + s.p32 else 3
+                case 4:
+                    state = 1
+            lost += state in (3, 4)
+    return lost / n
+
+
+@pytest.mark.parametrize("event", [*EVENTS[:3], EVENTS[2] | {"state": EVENTS[2]["state"] | {"p14": "3%"}}])
+def test_expected_loss_is_what_the_chain_loses_in_the_long_run(event: dict[str, Any]) -> None:
+    loss = scenario_of(event).events[0]
+    assert loss.expected_loss == pytest.approx(netem_walk(loss), abs=0.01)

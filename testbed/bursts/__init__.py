@@ -1,20 +1,24 @@
-"""Burst injection: random loss on single links, switched on and off between two iterations.
+"""Bursts: what the events of a scenario do to single links, switched on and off between two iterations or by the clock.
 
-Loss sits on the switch port, not on the sending host, where the kernel would report it to the sender. Going to
-the server a datagram meets it when it enters the switch, going to a worker before it joins the port's queue. Each
-datagram is drawn for on its own. Two injectors do the same by different means: :mod:`testbed.bursts.netem`
-for kernels with sch_netem, :mod:`testbed.bursts.bpf` for others from Linux 6.6 on.
+Impairments of datagrams sit on the switch port, not on the sending host, where the kernel would report a loss to the
+sender. What enters the switch meets them there, what leaves it does before it joins the port's queue. Each datagram is
+drawn for on its own. Two injectors carry them out: :mod:`testbed.bursts.netem` for kernels with sch_netem, and
+:mod:`testbed.bursts.bpf`, which loses, duplicates and cuts, for others from Linux 6.6 on. What every action does stands
+in a file of its own in :mod:`testbed.bursts.actions`; :mod:`testbed.bursts.director` switches them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from scenarios import Scenario
+from scenarios.events import LinkImpairment, LossEvent, PartitionEvent
+from testbed.bursts import actions
 from testbed.errors import UserError
-from testbed.topology import switch_interface
+from testbed.topology import SERVER, switch_interface
 
 Direction = Literal["to_server", "to_worker"]
 Traffic = Literal["udp", "all"]
@@ -24,18 +28,19 @@ IPPROTO_UDP = 17
 
 
 class InjectorError(UserError):
-    """Losses cannot be injected; the text names what refused and the remedy."""
+    """Events cannot be carried out; the text names what refused and the remedy."""
 
 
 @dataclass(frozen=True)
 class LinkEnd:
-    """One direction of one worker's link, at the switch.
+    """One direction of one host's link, at the switch.
 
     Attributes:
-        host: the worker, 'w1'.
-        direction: 'to_server' is what the port receives, 'to_worker' what it sends.
+        host: 'w1', or 'srv'.
+        direction: 'to_server' or 'to_worker', which way the datagrams go that are hit.
         interface: the switch port, 's1-w1'.
-        protocol: 'udp' hits datagrams to the transport's data ports only, 'all' every IPv4 packet.
+        protocol: 'udp' hits datagrams to the transport's data ports only, 'all' every IPv4 packet. A partition of
+            all protocols takes every frame in either case.
     """
 
     host: str
@@ -47,6 +52,11 @@ class LinkEnd:
     def key(self) -> LinkKey:
         return self.host, self.direction
 
+    @property
+    def hook(self) -> Literal["ingress", "egress"]:
+        """Whether the port receives these datagrams, or sends them."""
+        return "ingress" if (self.direction == "to_server") == (self.host != SERVER) else "egress"
+
 
 @dataclass(frozen=True)
 class Counters:
@@ -56,67 +66,101 @@ class Counters:
     dropped: int
 
 
-class Injector(Protocol):
+class Injector(ABC):
     """What both injectors do. After `close`, or after the death of the process and its network namespace,
     nothing of an injector is left."""
 
     name: str
 
+    @abstractmethod
     def prepare(self, links: Sequence[LinkEnd]) -> None:
-        """Put itself on these links, with no loss yet. Once, from the namespace of the switch.
+        """Put itself on these links, with nothing in force. Once, from the namespace of the switch.
 
         Raises:
             InjectorError: the kernel refuses.
         """
 
-    def set_loss(self, host: str, direction: str, probability: float) -> None:
-        """Lose each further packet of a prepared link with this probability (0 to 1); in force on return.
+    @abstractmethod
+    def set(self, host: str, direction: str, events: Sequence[LinkImpairment]) -> None:
+        """Do to each further packet of a prepared link what these events say, and nothing else; in force on return.
 
         Raises:
-            InjectorError: the link was not prepared, the probability is outside 0..1, or the kernel refuses.
+            InjectorError: the link was not prepared, or the kernel refuses.
         """
 
+    @abstractmethod
     def counters(self) -> dict[LinkKey, Counters]:
         """Cumulative counts per prepared link."""
 
+    @abstractmethod
     def close(self) -> None:
         """Take everything away again; may be called twice."""
 
+    def set_loss(self, host: str, direction: str, probability: float) -> None:
+        """Lose each further packet with this probability (0 to 1), and nothing else.
+
+        Raises:
+            InjectorError: as `set`, or the probability is outside 0..1.
+        """
+        if not 0 <= probability <= 1:
+            raise InjectorError(f"loss on {host} {direction}: {probability} is not a probability in 0..1")
+        self.set(host, direction, [random_loss(probability)] if probability else [])
+
+
+def random_loss(probability: float) -> LossEvent:
+    """Independent losses, as an event of its own."""
+    fields = {"action": "loss", "loss": probability, "at": {"iteration": 0}, "duration": 1}
+    return LossEvent.model_validate(fields, context={"resolved": True})
+
 
 def link_ends(scenario: Scenario) -> list[LinkEnd]:
-    """The links that a scenario's events hit, each once.
+    """The links that a scenario's impairments hit, each once.
 
     Raises:
-        InjectorError: two events hit one link with different `protocol`s, which one filter cannot do.
+        InjectorError: two events ask of one link what cannot be done on one: different `protocol`s, for which there
+            is one filter, or a delay without `distribution` and one with it, which netem would keep.
     """
-    ends: dict[LinkKey, tuple[int, LinkEnd]] = {}
-    for index, event in enumerate(scenario.events):
-        for host, direction in event.links(scenario.topology):
-            end = LinkEnd(host, direction, switch_interface(host), event.protocol)
-            first, other = ends.setdefault(end.key, (index, end))
-            if other.protocol != end.protocol:
-                raise InjectorError(
-                    f"events.{index}.protocol: {end.protocol!r} on {host} {direction}, "
-                    f"but events.{first} has {other.protocol!r} there; give both the same"
-                )
-    return [end for _, end in ends.values()]
+    ends: dict[LinkKey, LinkEnd] = {}
+    for name, default in (("protocol", "all"), ("distribution", None)):
+        firsts: dict[LinkKey, tuple[int, str]] = {}
+        for index, event in enumerate(scenario.events):
+            if not actions.is_impairment(event):
+                continue
+            # A partition of all protocols needs no filter, and stands beside any.
+            own = None if is_complete_cut(event) and name == "protocol" else getattr(event, name, None)
+            for host, direction in event.links(scenario.topology):
+                if default:
+                    end = LinkEnd(host, direction, switch_interface(host), own or default)
+                    if own is not None or end.key not in ends:
+                        ends[end.key] = end
+                if own is None:
+                    continue
+                first, other = firsts.setdefault((host, direction), (index, own))
+                if other != own and (default or "uniform" in (own, other)):
+                    raise InjectorError(
+                        f"events.{index}.{name}: {own!r} on {host} {direction}, "
+                        f"but events.{first} has {other!r} there; give both the same"
+                    )
+    return list(ends.values())
 
 
-def check_loss(prepared: object, host: str, direction: str, probability: float) -> None:
-    """The checks that every injector's `set_loss` starts with; `prepared` holds the link keys."""
-    if (host, direction) not in prepared:  # type: ignore[operator]
-        raise InjectorError(f"loss on {host} {direction}: this link was not prepared")
-    if not 0 <= probability <= 1:
-        raise InjectorError(f"loss on {host} {direction}: {probability} is not a probability in 0..1")
+def is_complete_cut(event: LinkImpairment) -> bool:
+    """Whether not even TCP, ARP or a foreign port passes."""
+    return isinstance(event, PartitionEvent) and event.protocol == "all"
 
 
-def choose_injector(preference: Literal["auto", "netem", "bpf"] = "auto") -> Injector:
+def choose_injector(
+    preference: Literal["auto", "netem", "bpf"] = "auto", events: Sequence[LinkImpairment] = ()
+) -> Injector:
     """The injector of that name, or with 'auto' the first that this kernel can do, netem before bpf.
 
     Needs root.
 
+    Args:
+        events: what it will have to do.
+
     Raises:
-        InjectorError: names what is missing for each that was tried.
+        InjectorError: names what is missing for each that was tried, and the event that needs it.
     """
     from testbed.bursts.bpf import BpfInjector, bpf_problem
     from testbed.bursts.netem import NetemInjector, netem_problem
@@ -124,11 +168,23 @@ def choose_injector(preference: Literal["auto", "netem", "bpf"] = "auto") -> Inj
     known = {"netem": (NetemInjector, netem_problem), "bpf": (BpfInjector, bpf_problem)}
     if preference != "auto" and preference not in known:
         raise InjectorError(f"injector {preference!r}: choose auto, netem or bpf")
-    problems = []
+    problems = {}
     for name in known if preference == "auto" else [preference]:
         injector, problem_of = known[name]
         problem = problem_of()
         if problem is None:
+            if name == "bpf":
+                _refuse_what_bpf_cannot(events, problems.get("netem"))
             return injector()
-        problems.append(f"{name}: {problem}")
-    raise InjectorError("this kernel cannot inject losses: " + "; ".join(problems))
+        problems[name] = problem
+    missing = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+    raise InjectorError(f"this kernel cannot inject losses: {missing}")
+
+
+def _refuse_what_bpf_cannot(events: Sequence[LinkImpairment], netem: str | None) -> None:
+    for index, event in enumerate(events):
+        problem = actions.module(event).bpf_problem(event) if actions.is_impairment(event) else None
+        if problem:
+            why = f", which is not here: {netem}" if netem else ""
+            needs = f"events.{index}.action: {event.action!r} needs netem (kernel option CONFIG_NET_SCH_NETEM){why}"
+            raise InjectorError(f"{needs}; {problem}")

@@ -2,16 +2,19 @@
 
 Before each iteration at which a burst starts or stops, every node (server and workers) reports at the gate once its
 senders are idle, and goes on when the gate says so. In between, with all of them waiting, the engine
-flips the injector. Other iterations pass without any of this.
+switches the events. Other iterations pass without any of this.
+
+Events that last a time end by the clock, and those `at` a time begin by it, in the midst of whatever goes on. The clock
+starts when all nodes have met before iteration 0.
 
 Nodes talk to the engine over a Unix stream socket, which works across network namespaces, in JSON lines::
 
     node -> gate   {"hello": "w1"}
     node -> gate   {"barrier": 48}
-    gate -> node   {"go": 48, "loss": [["w1", "to_server", 0.7]]}   the losses in force from now on
-    gate -> node   {"abort": "w2 disconnected"}                     instead of go, and the last line
-    node -> gate   {"report": {...}}                                one way: progress, errors
-    node -> gate   {"bye": true}                                    an end in order
+    gate -> node   {"go": 48}
+    gate -> node   {"abort": "w2 disconnected"}     instead of go, and the last line
+    node -> gate   {"report": {...}}                one way: progress, errors
+    node -> gate   {"bye": true}                    an end in order
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from scenarios import Scenario, Window
-from testbed.bursts import Injector
+from scenarios import Scenario, Spell, Window
+from testbed.bursts.director import Director
 from testbed.topology import host_names
 
 SUN_PATH_BYTES = 108  # sockaddr_un of unix(7), with its closing zero
@@ -41,12 +44,14 @@ class GateError(RuntimeError):
     """The run cannot go on past the gate; the text names the node or the cause."""
 
 
-def gate_iterations(timeline: Iterable[Window], iterations: int) -> list[int]:
+def gate_iterations(timeline: Iterable[Window], iterations: int, spells: Iterable[Spell] = ()) -> list[int]:
     """The iterations before which all nodes must meet at the gate, sorted.
 
-    A window that ends with the run needs no meeting: the end of the run ends it.
+    A window that ends with the run needs no meeting: the end of the run ends it. Events by the clock need one before
+    iteration 0, which starts the clock.
     """
     edges = {edge for window in timeline for edge in (window.start, window.stop)}
+    edges |= {0 if spell.iteration is None else spell.iteration for spell in spells}
     return sorted(edge for edge in edges if edge < iterations)
 
 
@@ -65,7 +70,7 @@ class Gate:
     Args:
         path: where the socket is made (relative to the working directory, if that keeps it below 108 bytes).
         scenario: its timeline says when to flip what.
-        injector: prepared for the scenario's links.
+        director: switches the events.
         log: the `events.jsonl` to write.
         queues: returns the queues' counters (:func:`testbed.shaping.queue_drops`), logged with each flip.
         on_report: called in the gate's thread with (node, fields) of each report.
@@ -78,7 +83,7 @@ class Gate:
         self,
         path: str | Path,
         scenario: Scenario,
-        injector: Injector,
+        director: Director,
         log: str | Path,
         *,
         queues: Callable[[], list[dict[str, Any]]] = list,
@@ -89,9 +94,9 @@ class Gate:
     ) -> None:
         self._path = _check_path(path)
         self._scenario = scenario
-        self._timeline = scenario.timeline()
+        self._timeline, self._spells = scenario.timeline(), scenario.spells()
         self._nodes = host_names(scenario.topology.workers)
-        self._injector = injector
+        self._director = director
         self._log_path = log
         self._queues = queues
         self._on_report = on_report
@@ -99,6 +104,9 @@ class Gate:
         self._on_disconnect = on_disconnect
         self._started = time.monotonic() if started is None else started
         self._active: dict[int, Window] = {}
+        self._clock_start: float | None = None  # time.monotonic(), of the zero of `at: {time: ...}`
+        self._running: dict[Spell, float] = {}  # until when (time.monotonic())
+        self._iteration = dict.fromkeys(self._nodes, 0)  # that each node is in, by its reports
         self._waiting: dict[str, int] = {}
         self._connections: dict[str, _Connection] = {}
         self._aborted: str | None = None
@@ -163,9 +171,12 @@ class Gate:
         stopping = False
         try:
             while True:
-                ready = self._selector.select(0 if stopping else None)
+                due = None if stopping else self._next_due()
+                timeout = 0 if stopping else None if due is None else max(0.0, due - time.monotonic())
+                ready = self._selector.select(timeout)
                 if stopping and not ready:      # all that the nodes have said before has been heard
                     return
+                self._by_the_clock()
                 for key, _ in ready:
                     if key.fileobj is self._wake_receiver:
                         for reason in self._wake_receiver.recv(4096).decode().splitlines():
@@ -210,7 +221,10 @@ class Gate:
         elif isinstance(message.get("barrier"), int):
             self._arrive(node, message["barrier"])
         elif "report" in message:
-            self._on_report(node, message["report"])
+            report = message["report"]
+            if isinstance(report, dict) and isinstance(report.get("iteration"), int):
+                self._iteration[node] = report["iteration"] + 1
+            self._on_report(node, report)
         elif "bye" in message:
             connection.left = True
             self._pass_if_complete()
@@ -252,7 +266,7 @@ class Gate:
             self._flip(iteration)
             self._waiting.clear()
             for connection in self._connections.values():
-                connection.send({"go": iteration, "loss": self._in_force()})
+                connection.send({"go": iteration})
 
     def _abort(self, reason: str) -> None:
         self._aborted = self._aborted or reason
@@ -264,36 +278,75 @@ class Gate:
 
     def _flip(self, iteration: int) -> None:
         for window in [window for window in self._active.values() if window.stop <= iteration]:
-            self._set(window, active=False)
-            self._write_flip("burst_stop", iteration, window)
+            self._stop_window(window, iteration)
         for window in self._timeline:
             if window.start == iteration:
-                self._set(window, active=True)
-                self._write_flip("burst_start", iteration, window)
+                self._director.start(window.event)
+                self._active[window.event] = window
+                self._write_flip("burst_start", iteration, window.event)
+        for spell in self._spells:
+            if spell.iteration == iteration:
+                self._start_spell(spell, iteration)
+        if iteration == 0:
+            self._clock_start = time.monotonic()
 
-    def _set(self, window: Window, *, active: bool) -> None:
-        event = self._scenario.events[window.event]
-        for host, direction in event.links(self._scenario.topology):
-            self._injector.set_loss(host, direction, event.loss if active else 0.0)
-        if active:
-            self._active[window.event] = window
-        else:
-            del self._active[window.event]
+    def _stop_window(self, window: Window, iteration: int) -> None:
+        self._director.stop(window.event)
+        del self._active[window.event]
+        self._write_flip("burst_stop", iteration, window.event)
+
+    def _next_due(self) -> float | None:
+        """time.monotonic() of the next flip by the clock."""
+        return min([*self._running.values(), *(due for due, _ in self._to_come())], default=None)
+
+    def _to_come(self) -> list[tuple[float, Spell]]:
+        """(time.monotonic(), spell) of those that the clock will start."""
+        if self._clock_start is None or self._aborted is not None:
+            return []
+        return [(self._clock_start + spell.time, spell) for spell in self._spells if spell.time is not None]
+
+    def _by_the_clock(self) -> None:
+        now = time.monotonic()
+        for spell in [spell for spell, until in self._running.items() if until <= now]:
+            self._stop_spell(spell)
+        for due, spell in self._to_come():
+            if due <= now:
+                self._spells.remove(spell)
+                self._start_spell(spell, self._span_of(spell)[0], due)
+
+    def _start_spell(self, spell: Spell, iteration: int, planned: float | None = None) -> None:
+        for other in [other for other in self._running if other.event == spell.event]:
+            self._stop_spell(other)  # lasts longer than until its own next start
+        self._director.start(spell.event)
+        self._running[spell] = time.monotonic() + spell.seconds
+        self._write_flip("burst_start", iteration, spell.event, planned)
+
+    def _stop_spell(self, spell: Spell) -> None:
+        planned = self._running.pop(spell)
+        self._director.stop(spell.event)
+        self._write_flip("burst_stop", self._span_of(spell)[1], spell.event, planned)
+
+    def _span_of(self, spell: Spell) -> tuple[int, int]:
+        """First and one past the last iteration that the nodes it touches are in now."""
+        channels = self._director.event(spell.event).channels(self._scenario.topology)
+        iterations = [self._iteration[worker] for worker, _ in channels]
+        end = self._scenario.workload.iterations
+        return min(*iterations, end - 1), min(max(iterations) + 1, end)
 
     def _end_bursts(self) -> None:
         for window in list(self._active.values()):
-            self._set(window, active=False)
-            self._write_flip("burst_stop", window.stop, window)
+            self._stop_window(window, window.stop)
+        for spell in list(self._running):
+            self._stop_spell(spell)
+        for spell in [spell for spell in self._spells if spell.time is not None]:
+            entry = self._write("missed", event=spell.event, planned_s=spell.time)  # the run was over before
+            self._on_flip(entry)
 
-    def _in_force(self) -> list[tuple[str, str, float]]:
-        active = [self._scenario.events[index] for index in self._active]
-        return [(*link, event.loss) for event in active for link in event.links(self._scenario.topology)]
-
-    def _write_flip(self, kind: str, iteration: int, window: Window) -> None:
-        event = self._scenario.events[window.event]
-        links = [list(link) for link in event.links(self._scenario.topology)]
-        entry = self._write(kind, iteration=iteration, event=window.event, links=links, loss=event.loss)
-        self._on_flip(entry)
+    def _write_flip(self, kind: str, iteration: int, index: int, planned: float | None = None) -> None:
+        fields = self._director.facts(index)
+        if planned is not None:
+            fields["planned_s"] = round(planned - self._started, 6)
+        self._on_flip(self._write(kind, iteration=iteration, event=index, **fields))
 
     def _write(self, kind: str, **fields: Any) -> dict[str, Any]:
         entry = {
@@ -303,7 +356,7 @@ class Gate:
             **fields,
             "counters": [
                 {"host": host, "direction": direction, "seen": count.seen, "dropped": count.dropped}
-                for (host, direction), count in self._injector.counters().items()
+                for (host, direction), count in self._director.counters().items()
             ],
             "queues": self._queues(),
         }
@@ -370,8 +423,7 @@ class GateClient:
         """The gate's answer if it has come, else None; never blocks.
 
         Returns:
-            `{"go": iteration, "loss": [[host, direction, probability], ...]}` with all losses now in
-            force, or `{"abort": reason}` when the run is over.
+            `{"go": iteration}`, or `{"abort": reason}` when the run is over.
 
         Raises:
             GateError: the gate is gone.

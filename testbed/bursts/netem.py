@@ -1,9 +1,12 @@
 """Injector for kernels with sch_netem (tc-netem(8)), driven by iproute2.
 
-The port's IPv4 traffic of one direction detours over an ifb device: clsact on the port, a u32 filter, and mirred's
+The port's traffic of one direction detours over an ifb device: clsact on the port, a u32 filter, and mirred's
 redirect. On the ifb a two-band prio sends what the burst hits through netem and the rest past it; the packets then go
 on from where they left the port, before its rate queue. TCP and UDP share the detour so that a control message
-never overtakes the data sent before it. There is no rate on the ifb, hence no queue.
+never overtakes the data sent before it. There is no rate on the ifb, hence no queue. A partition loses all in netem and
+leaves the rest a queue of no packets.
+
+`seen` counts what has left netem, so copies that it made count too.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
-from testbed.bursts import IPPROTO_UDP, Counters, InjectorError, LinkEnd, LinkKey, check_loss
+from scenarios.events import LinkImpairment, PartitionEvent
+from testbed.bursts import IPPROTO_UDP, Counters, Injector, InjectorError, LinkEnd, LinkKey, actions, is_complete_cut
 from testbed.shaping import qdisc_problem
 
-HOOK = {"to_server": "ingress", "to_worker": "egress"}
 SUFFIX = {"to_server": "up", "to_worker": "down"}
 # Packets leave netem as they enter; a limit that is never met, for netem counts what exceeds it as lost.
 NETEM_LIMIT = 1_000_000
@@ -46,7 +49,8 @@ def device(end: LinkEnd) -> str:
 def commands(end: LinkEnd) -> list[list[str]]:
     """The commands that prepare one link, in order (pure)."""
     ifb = device(end)
-    filter_ = ["protocol", "ip", "prio", "1", "u32"]
+    hit = ["protocol", "ip", "prio", "1", "u32"]
+    all_ = ["protocol", "all", "prio", "1", "u32"]
     redirect = ["action", "mirred", "egress", "redirect", "dev", ifb]
     root = ["root", "handle", "1:", "prio", "bands", "2", "priomap", *["1"] * 16]
     return [
@@ -55,12 +59,23 @@ def commands(end: LinkEnd) -> list[list[str]]:
         ["tc", "qdisc", "add", "dev", ifb, *root],
         ["tc", "qdisc", "add", "dev", ifb, "parent", HIT, "handle", "11:", "netem", "limit", str(NETEM_LIMIT)],
         ["tc", "qdisc", "add", "dev", ifb, "parent", REST, "handle", "12:", "pfifo", "limit", str(NETEM_LIMIT)],
-        ["tc", "filter", "add", "dev", ifb, "parent", "1:", *filter_, *_match(end.protocol), "flowid", HIT],
-        ["tc", "filter", "add", "dev", end.interface, HOOK[end.direction], *filter_, *EVERYTHING, *redirect],
+        ["tc", "filter", "add", "dev", ifb, "parent", "1:", *hit, *_match(end.protocol), "flowid", HIT],
+        ["tc", "filter", "add", "dev", end.interface, end.hook, *all_, *EVERYTHING, *redirect],
     ]
 
 
-class NetemInjector:
+def options(events: Sequence[LinkImpairment]) -> list[str]:
+    """netem's options for what is in force on a link (pure).
+
+    All that netem keeps from one change to the next unless told otherwise (correlations, corruption) is named.
+    """
+    words = {name: [name, actions.percent(0), actions.percent(0)] for name in ("loss", "duplicate", "corrupt")}
+    for event in sorted(events, key=lambda event: isinstance(event, PartitionEvent)):  # a cut is stronger than a loss
+        words |= actions.module(event).netem(event)
+    return ["limit", str(NETEM_LIMIT), *(word for part in words.values() for word in part)]
+
+
+class NetemInjector(Injector):
     """See :class:`testbed.bursts.Injector`. Its devices live in the network namespace of the switch."""
 
     name = "netem"
@@ -82,28 +97,28 @@ class NetemInjector:
             self.close()
             raise
 
-    def set_loss(self, host: str, direction: str, probability: float) -> None:
-        check_loss(self._ends, host, direction, probability)
-        ifb = device(self._ends[host, direction])
-        loss = ["limit", str(NETEM_LIMIT), "loss", f"{probability * 100:.6f}%"]
-        _run(["tc", "qdisc", "change", "dev", ifb, "parent", HIT, "handle", "11:", "netem", *loss])
+    def set(self, host: str, direction: str, events: Sequence[LinkImpairment]) -> None:
+        if (host, direction) not in self._ends:
+            raise InjectorError(f"events on {host} {direction}: this link was not prepared")
+        change = ["tc", "qdisc", "change", "dev", device(self._ends[host, direction]), "parent"]
+        _run([*change, HIT, "handle", "11:", "netem", *options(events)])
+        rest = 0 if any(map(is_complete_cut, events)) else NETEM_LIMIT
+        _run([*change, REST, "handle", "12:", "pfifo", "limit", str(rest)])
 
     def counters(self) -> dict[LinkKey, Counters]:
         counts = {}
         for key, end in self._ends.items():
-            qdiscs: list[dict[str, Any]] = json.loads(
-                _run(["tc", "-s", "-j", "qdisc", "show", "dev", device(end)])
-            )
+            qdiscs: list[dict[str, Any]] = json.loads(_run(["tc", "-s", "-j", "qdisc", "show", "dev", device(end)]))
             netem = next(qdisc for qdisc in qdiscs if qdisc["kind"] == "netem")
-            counts[key] = Counters(netem["packets"] + netem["qlen"] + netem["drops"], netem["drops"])
+            cut = next(qdisc["drops"] for qdisc in qdiscs if qdisc["kind"] == "pfifo")
+            dropped = netem["drops"] + cut
+            counts[key] = Counters(netem["packets"] + netem["qlen"] + dropped, dropped)
         return counts
 
     def close(self) -> None:
         # Called after half-done work too, so a command that finds nothing to delete is no error.
         while self._ports:
-            subprocess.run(
-                ["tc", "qdisc", "del", "dev", self._ports.pop(), "clsact"], capture_output=True, check=False
-            )
+            subprocess.run(["tc", "qdisc", "del", "dev", self._ports.pop(), "clsact"], capture_output=True, check=False)
         while self._ends:
             _, end = self._ends.popitem()
             subprocess.run(["ip", "link", "del", "dev", device(end)], capture_output=True, check=False)

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from testbed.bursts.local import LocalInjector
 from testbed.engines.supervisor import Parent, Supervisor, engine_main
-from testbed.results import RunFolder
+from testbed.results import NODES, RunFolder
 
 PR_SET_PDEATHSIG = 1      # linux/prctl.h
 
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     folder = RunFolder(Path("."))
 
     def body() -> None:
-        injector = LocalInjector()
+        injector = LocalInjector(Path(NODES), folder.scenario().topology.worker_names)
         folder.update(injector=injector.name)
         Supervisor(folder, parent, injector, spawn).run()
 

@@ -16,6 +16,7 @@ from mininet.log import setLogLevel
 
 from testbed import shaping
 from testbed.bursts import choose_injector, link_ends
+from testbed.bursts.actions import traffic
 from testbed.engines.supervisor import Parent, Supervisor, engine_main
 from testbed.results import RunFolder
 from testbed.topology import build_network
@@ -28,9 +29,10 @@ def run(folder: RunFolder, parent: Parent) -> None:
     shaping.check_kernel(topology.link)
     network = build_network(topology.workers, topology.switch)
     try:
+        traffic.add_hosts(network, scenario)
         network.start()
         links = shaping.apply(network, topology.link)
-        injector = choose_injector("auto")
+        injector = choose_injector("auto", scenario.events)
         try:
             injector.prepare(link_ends(scenario))
             folder.update(links=links, injector=injector.name)
@@ -39,7 +41,7 @@ def run(folder: RunFolder, parent: Parent) -> None:
             def spawn(name: str, argv: list[str], output: TextIO) -> subprocess.Popen:
                 return network[name].popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
-            Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network)).run()
+            Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network), network).run()
         finally:
             injector.close()
     finally:

@@ -16,15 +16,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from testbed.bursts import Injector
+from testbed.bursts.director import Director
 from testbed.bursts.gate import Gate
 from testbed.results import EVENTS_FILE, NODES, NodeLog, RunFolder
 from testbed.topology import SERVER, host_names, worker_names
 from testbed.training.loop import GATE_SOCKET
+
+if TYPE_CHECKING:
+    from mininet.net import Mininet
 
 POLL = 0.05               # s between looks at the processes
 ERROR_GRACE = 3.0         # s that the other processes have to say what they saw when one has failed
@@ -87,9 +91,10 @@ class Supervisor:
     Args:
         folder: the run's folder; the working directory of this process.
         parent: where news goes.
-        injector: what the gate sets.
+        injector: what carries out the events of links.
         spawn: starts a command in a host, its output going to the file.
         queues: counters of the links' queues, for the event log.
+        network: the emulated network, if there is one.
     """
 
     def __init__(
@@ -99,10 +104,12 @@ class Supervisor:
         injector: Injector,
         spawn: Spawn,
         queues: Callable[[], list[dict[str, Any]]] = list,
+        network: Mininet | None = None,
     ) -> None:
-        self._folder, self._parent, self._injector, self._spawn, self._queues = folder, parent, injector, spawn, queues
+        self._folder, self._parent, self._spawn, self._queues = folder, parent, spawn, queues
         self._scenario = folder.scenario()
         self._processes: dict[str, subprocess.Popen] = {}
+        self._director = Director(self._scenario, injector, network, self._processes.get)
         self._progress = dict.fromkeys(host_names(self._scenario.topology.workers), -1)
         self._errors: dict[str, str] = {}
         self._port: int | None = None
@@ -117,10 +124,10 @@ class Supervisor:
         """
         # The gate's socket has a path relative to the run's folder, since it may be at most 108 bytes long.
         gate = Gate(
-            GATE_SOCKET, self._scenario, self._injector, EVENTS_FILE, queues=self._queues,
+            GATE_SOCKET, self._scenario, self._director, EVENTS_FILE, queues=self._queues,
             on_report=self._on_report, on_flip=lambda entry: self._parent.tell(event=entry),
         )
-        with gate:
+        with self._director, gate:
             try:
                 self._start(SERVER)
                 while self._port is None:
@@ -156,8 +163,6 @@ class Supervisor:
             if node == worker_names(1)[0]:
                 facts = dict(report["model"])
                 self._folder.update(device=facts.pop("device"), model=facts)
-        elif "counters" in report:
-            self._injector.take(report["counters"])
         else:
             self._parent.tell(node=node, **report)
 
@@ -177,7 +182,9 @@ class Supervisor:
         for name, code in failed.items():
             if code < 0 or code > 128:
                 number = signal.Signals(-code if code < 0 else code - 128).name
-                return f"{name} was killed by {number} in iteration {self._progress[name] + 1}"
+                event = self._director.killed_by(name)
+                why = "" if event is None else f", as events.{event} asks; a run does not go on without a host"
+                return f"{name} was killed by {number} in iteration {self._progress[name] + 1}{why}"
         name = next(iter(failed))
         reported = self._errors.get(name) or _last_line(self._folder.log(name))
         return f"{name} failed in iteration {self._progress[name] + 1}: {reported}"
@@ -185,6 +192,7 @@ class Supervisor:
     def _end_all(self) -> None:
         alive = [process for process in self._processes.values() if process.poll() is None]
         for process in alive:
+            process.send_signal(signal.SIGCONT)      # an event may have stopped it
             process.terminate()
         deadline = time.monotonic() + STOP_GRACE
         for process in alive:

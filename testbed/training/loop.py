@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from protocol import DblpError, Server, Tensor, Worker
-from protocol.endpoint import EventLoop
+from protocol.endpoint import EventLoop, Impairment
 from testbed.bursts.gate import GateClient, GateError, gate_iterations
-from testbed.bursts.local import Impairments
+from testbed.bursts.local import LocalLinks
 from testbed.results import NODES, NodeLog, RunFolder
 from testbed.topology import SERVER, worker_names
 from testbed.transport import SECRET_VARIABLE, tolerance_schedule, transport_config
@@ -44,8 +44,12 @@ class Node:
         )
         self.log = NodeLog(folder, name)
         self.gate = GateClient(GATE_SOCKET, name)
-        self.impairments = Impairments(name, run["seed"]) if run["engine"] == "local" else None
-        self._gated = frozenset(gate_iterations(self.scenario.timeline(), self.iterations))
+        self._local = LocalLinks(folder / NODES, name, run["seed"]) if run["engine"] == "local" else None
+        self._gated = frozenset(gate_iterations(self.scenario.timeline(), self.iterations, self.scenario.spells()))
+
+    def impairment(self, host: str, direction: str) -> Impairment | None:
+        """What loses frames in this process, where there is no emulated link."""
+        return self._local and self._local.link(host, direction)
 
     def pass_gate(self, iteration: int, loop: EventLoop) -> None:
         """Where an event begins or ends, wait until nothing is on its way anywhere and the injector is set.
@@ -55,7 +59,6 @@ class Node:
         if iteration not in self._gated:
             return
         loop.run_until_idle()
-        self.report_counters()
         self.gate.send_barrier(iteration)
         answer: dict | None = None
 
@@ -67,21 +70,17 @@ class Node:
         loop.run(answered, wake=self.gate.fileno())
         if "abort" in answer:
             raise GateError(answer["abort"])
-        if self.impairments is not None:
-            self.impairments.set(answer["loss"])
-
-    def report_counters(self) -> None:
-        """Tell the engine what the impairments have lost so far."""
-        if self.impairments is not None:
-            self.gate.report(counters=self.impairments.counters())
 
 
 def serve(node: Node) -> None:
     """The server's run."""
     run, workers = node.run, node.scenario.topology.workers
     names = worker_names(workers)
-    impair = (lambda rank: node.impairments.link(names[rank], "to_server")) if node.impairments else (lambda rank: None)
     tolerance = tolerance_schedule(node.scenario, run["transport"])
+
+    def impair(rank: int) -> Impairment | None:
+        return node.impairment(names[rank], "to_server")
+
     with Server((run["server_host"], 0), workers, node.config, tolerance, impair) as server:
         node.gate.report(port=server.address[1])
         server.accept()
@@ -95,7 +94,6 @@ def serve(node: Node) -> None:
                 node.log.round(iteration, stats)
             node.gate.report(iteration=iteration, in_clr=server.tolerance.in_clr)
         server.all_reduce()  # the goodbyes
-        node.report_counters()
 
 
 def train(node: Node, server: tuple[str, int]) -> None:
@@ -110,7 +108,7 @@ def train(node: Node, server: tuple[str, int]) -> None:
     )
     average = np.zeros(trainer.size, np.float32)
     tensors = [Tensor(name, shape, dtype) for name, shape, dtype in trainer.tensors]
-    impairment = node.impairments.link(node.name, "to_worker") if node.impairments else None
+    impairment = node.impairment(node.name, "to_worker")
     _save_parameters(node, trainer, 0)
     with Worker(server, rank, trainer.size, node.config, node.name, tensors, impairment) as worker:
         node.gate.report(model=_model_facts(trainer, worker, node))
@@ -136,7 +134,6 @@ def train(node: Node, server: tuple[str, int]) -> None:
             )
             node.gate.report(iteration=iteration, loss=loss, latency_s=worker.last.latency_s)
             _evaluate_at_epoch_end(node, trainer, iteration + 1, rank)
-        node.report_counters()
 
 
 def _evaluate_at_epoch_end(node: Node, trainer, done: int, rank: int) -> None:

@@ -1,0 +1,121 @@
+"""Action `traffic`: cross traffic from hosts of its own fills the switch's queue towards the chosen hosts.
+
+So the loss is congestion at a queue, which data, control messages and the cross traffic share. The hosts are `x1`,
+`x2`, ... on the same switch, with links like all others.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from protocol.config import IP_UDP_HEADER
+from scenarios import Scenario
+from scenarios.events import TrafficEvent
+from testbed.bursts import actions
+from testbed.errors import UserError
+from testbed.topology import SUBNET, SWITCH, host_interface, host_ip, switch_interface
+
+if TYPE_CHECKING:
+    from mininet.net import Mininet
+
+PORT = 5201  # the first; iperf3's
+READY_SECONDS = 10
+
+
+class TrafficError(UserError):
+    """Cross traffic cannot start; the text has the reason."""
+
+
+def senders(scenario: Scenario) -> list[str]:
+    """The hosts to add: as many as the event with the most senders needs; all events share them."""
+    counts = [event.senders for event in scenario.events if isinstance(event, TrafficEvent)]
+    return [f"x{number}" for number in range(1, max(counts, default=0) + 1)]
+
+
+def add_hosts(network: Mininet, scenario: Scenario) -> None:
+    """Add them to a network that is built and not yet started. Addresses come from the end of the subnet.
+
+    Raises:
+        TrafficError: the workers leave no addresses.
+    """
+    names = senders(scenario)
+    if len(names) + len(network.hosts) > SUBNET.num_addresses - 2:
+        raise TrafficError(f"{len(names)} hosts for cross traffic do not fit into {SUBNET} beside the workers")
+    for number, name in enumerate(names, start=2):
+        host = network.addHost(name, ip=f"{SUBNET[-number]}/{SUBNET.prefixlen}")
+        network.addLink(host, network[SWITCH], intfName1=host_interface(name), intfName2=switch_interface(name))
+        host.configDefault(**host.params)
+    if names:
+        network.staticArp()
+
+
+class Action(actions.Action):
+    """Senders and sinks, started before the first iteration; `start` and `stop` only tell them."""
+
+    def __init__(self, event: TrafficEvent, stage: actions.Stage) -> None:
+        super().__init__(event, stage)
+        self._sinks: list[subprocess.Popen] = []
+        self._senders: dict[str, subprocess.Popen] = {}
+        self._sent: dict[str, dict[str, int]] = {}
+
+    def prepare(self) -> None:
+        scenario = self.stage.scenario
+        link, kind = scenario.topology.link, self.event.kind
+        # A port for each event and target, so that none disturbs another.
+        port = PORT + 100 * scenario.events.index(self.event)
+        for target in self.event.hosts(scenario.topology):
+            sink = self._start(target, f"{kind}-sink", "--port", str(port))
+            self._sinks.append(sink)
+            if not sink.stdout.readline():
+                raise TrafficError(f"the sink of cross traffic on {target} did not start; see the engine's log")
+            for name in senders(scenario)[: self.event.senders]:
+                own = ["--host", host_ip(target), "--port", str(port)]
+                if kind == "udp":
+                    own += ["--rate", str(self.event.rate or link.rate), "--payload", str(link.mtu - IP_UDP_HEADER)]
+                else:
+                    own += ["--flows", str(self.event.flows)]
+                self._senders[f"{name} to {target}"] = self._start(name, kind, *own)
+            port += 1
+
+    def _start(self, host: str, *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "testbed.bursts.crosstraffic", *arguments]
+        return self.stage.network[host].popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, text=True, bufsize=1
+        )
+
+    def start(self) -> None:
+        self._tell("start")
+
+    def stop(self) -> None:
+        self._tell("stop")
+        self._sent = {name: json.loads(line) for name, line in self._answers() if line}
+
+    def _tell(self, word: str) -> None:
+        for name, process in self._senders.items():
+            try:
+                process.stdin.write(word + "\n")
+            except OSError as error:
+                raise TrafficError(f"the cross traffic {name} has ended: {error}; see the engine's log") from error
+
+    def _answers(self) -> Iterator[tuple[str, str]]:
+        for name, process in self._senders.items():
+            yield name, process.stdout.readline()
+
+    def facts(self) -> dict[str, object]:
+        """`sent`: datagrams and bytes that each sender has sent so far."""
+        return {"sent": self._sent}
+
+    def close(self) -> None:
+        for process in [*self._senders.values(), *self._sinks]:
+            process.kill()
+            process.wait()
+        self._senders.clear()
+        self._sinks.clear()
+
+
+def local_problem(event: TrafficEvent) -> str | None:
+    return "engine local has no queue to fill"
