@@ -8,7 +8,7 @@ ENGINE  ?= auto
 OUT     ?= results/paper
 SCENARIOS := paper/efficientnet-microburst paper/efficientnet
 
-.PHONY: help setup reproduce-paper report demo bench test lint clean
+.PHONY: help setup reproduce-paper report demo bench gallery test lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo 'make report           tables and figures again, from the runs in OUT'
 	@echo 'make demo             one small burst, ends with a picture of the send latency'
 	@echo 'make bench            send latency on idle links against its floor (root)'
+	@echo 'make gallery          a run and a picture of each kind of burst, for docs/bursts.md (root; some need netem)'
 	@echo 'make test             all tests'
 	@echo 'make lint             ruff'
 	@echo 'make clean            removes the environment and caches; results stay'
@@ -41,6 +42,11 @@ demo: $(READY)
 
 bench: $(READY)
 	@$(VENV)/bin/python -m testbed.bench
+
+# What this kernel cannot do is refused, and burst-kill fails, as it should: the pictures are of what there is.
+gallery: $(READY)
+	@for path in scenarios/examples/burst-*.yaml; do $(DBLP) run $$path --engine mininet --out results/gallery --overwrite || true; done
+	@$(VENV)/bin/python -m analysis.gallery results/gallery --out docs/bursts
 
 test: $(READY)
 	@$(VENV)/bin/python -m pytest

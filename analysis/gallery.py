@@ -19,11 +19,14 @@ from analysis.load import Results, load
 
 
 def picture(results: Results, scenario: str) -> Figure:
-    """Send latency and frames sent by worker and iteration (direction `reduce`), with a band for each event.
+    """Send latency (of the slower way) and frames sent (both ways) by worker and iteration, with a band for each event.
 
     Latencies below 1 ms would say more of the host than of the network, and are drawn as 1 ms.
     """
-    rounds = results.rounds[(results.rounds["scenario"] == scenario) & (results.rounds["direction"] == "reduce")]
+    both = results.rounds[results.rounds["scenario"] == scenario]
+    rounds = both.groupby(["worker", "iteration"], as_index=False).agg(
+        latency_s=("latency_s", "max"), frames_sent=("frames_sent", "sum"), frames_total=("frames_total", "sum")
+    )
     bursts = tables.bursts(results, scenario)
     colours = [entry["colour"] for entry in style()["others"]]
     with matplotlib.rc_context(style()["rc"]):
@@ -31,7 +34,6 @@ def picture(results: Results, scenario: str) -> Figure:
         latency, frames = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
         for number, (worker, rows) in enumerate(rounds.groupby("worker")):
             look = {"color": colours[number % len(colours)], "marker": "o", "ms": 3, "label": worker}
-            rows = rows.sort_values("iteration")
             latency.plot(rows["iteration"], rows["latency_s"].clip(lower=1e-3), **look)
             frames.plot(rows["iteration"], rows["frames_sent"] / rows["frames_total"], **look)
         for burst in bursts.itertuples():
@@ -45,7 +47,7 @@ def picture(results: Results, scenario: str) -> Figure:
         latency.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         latency.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{1e3 * x:g}"))
         latency.yaxis.set_minor_locator(NullLocator())
-        latency.set_ylabel("Send latency (ms)")
+        latency.set_ylabel("Latency (ms)")
         frames.set_ylabel("Sent / model")
         frames.set_ylim(0, None)
         frames.set_xlabel("Iteration")
