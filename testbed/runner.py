@@ -126,11 +126,12 @@ def refuse_taken_folders(todo: Sequence[Job], overwrite: bool) -> None:
         raise ResultsError("\n".join(problems))
 
 
-def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
+def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tuple[str, str]:
     """The engine for `auto`, `mininet` or `local`, and why.
 
     Raises:
-        EngineError: mininet was asked for and cannot run, or a loss must hit TCP, which only mininet can do.
+        EngineError: mininet was asked for and cannot run, or only mininet can do what is asked: losses of TCP segments,
+            latency, a capture.
     """
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
@@ -139,6 +140,8 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
     if engine == "local":
         link = scenario.topology.link
         other = "engine mininet can" if ready else f"engine mininet could, but: {reason}"
+        if capture:
+            raise EngineError(f"--capture looks at the ports of a switch, which engine local has not; {other}")
         if any(event.protocol == "all" for event in scenario.events):
             raise EngineError(
                 f"an event with protocol 'all' also loses TCP segments, which engine local has no link for; {other}"
@@ -150,7 +153,7 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
 
 def run_job(
     job: Job, engine: str, dataset: data.DatasetInfo, overwrite: bool, news: News, command: str,
-    interruption: Interruption,
+    interruption: Interruption, capture: bool = False,
 ) -> Outcome:
     """Run one job to its end and leave its folder complete.
 
@@ -162,6 +165,7 @@ def run_job(
         news: called with each line the engine tells.
         command: the command line, for the record.
         interruption: what stops it.
+        capture: write what crosses the switch ports to `captures/`.
 
     Raises:
         ResultsError: the folder is taken.
@@ -179,6 +183,7 @@ def run_job(
         data_port_base=0 if on_loopback else DATA_PORT_BASE,
         machine=environment.machine(), versions=environment.versions(), git=environment.git_state(),
         started=_timestamp(), finished=None, duration_s=None, links=None, command=command,
+        capture=capture,
     )
     stopped = False
     try:
