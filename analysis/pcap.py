@@ -6,6 +6,7 @@ the same with scapy, packet by packet; the tests hold the two against each other
 
 from __future__ import annotations
 
+import heapq
 import json
 import struct
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ IPPROTO_TCP, IPPROTO_UDP = 6, 17
 HELLO, WELCOME, ROUND, PROBE, BITMAP, PROGRESS, STOP, ERROR, BYE = range(2, 11)
 CONTROL_CAP = 16 << 20       # bytes of a message; docs/protocol.md, section 4
 UDP_HEADER, FRAME_HEADER = 8, 16
-MAX_IP_HEADER = 60
 _LAYOUTS = {ROUND: ">Id?", PROBE: ">II", BITMAP: ">II", PROGRESS: ">IIII", STOP: ">III"}
 
 
@@ -246,7 +246,7 @@ def _stream(packets: Packets, chosen: np.ndarray) -> tuple[bytes, list[int], lis
         (data, ends, times, whole): data[: ends[i]] was complete at times[i]; whole says that there was no gap.
     """
     data, ends, times = bytearray(), [], []
-    waiting: dict[int, tuple[int, bytes]] = {}
+    waiting: list[tuple[int, int]] = []      # (offset, index) of segments, the next one first
     base = None
     raw = packets.buffer
     for i in chosen:
@@ -255,18 +255,15 @@ def _stream(packets: Packets, chosen: np.ndarray) -> tuple[bytes, list[int], lis
         if raw[header + 13] & 0x02:
             base = sequence + 1
             continue
-        size = int(packets.captured[i])
-        if base is None or not size:
+        if base is None or not packets.captured[i]:
             continue
         # Sequence numbers wrap; a distance beyond 2^31 is one backwards.
         offset = (sequence - base - len(data) + (1 << 31)) % (1 << 32) - (1 << 31) + len(data)
-        at = int(packets.payload[i])
-        waiting[offset] = int(packets.time[i]), raw[at : at + size].tobytes()
-        for start in sorted(waiting):
-            if start > len(data):
-                break
-            _, piece = waiting.pop(start)
-            fresh = piece[len(data) - start :]
+        heapq.heappush(waiting, (offset, int(i)))
+        while waiting and waiting[0][0] <= len(data):
+            start, which = heapq.heappop(waiting)
+            at = int(packets.payload[which])
+            fresh = raw[at : at + int(packets.captured[which])].tobytes()[len(data) - start :]
             if fresh:
                 data += fresh
                 ends.append(len(data))
@@ -330,4 +327,6 @@ def _is_handshake(hello: object, welcome: object) -> bool:
     return all(
         isinstance(message, dict) and all(isinstance(message.get(name), int) for name in names)
         for message, names in numbers
-    ) and isinstance(hello.get("name"), str) and hello["frame_bytes"] > FRAME_HEADER
+    ) and isinstance(hello.get("name"), str) and hello["frame_bytes"] > FRAME_HEADER and (
+        0 < hello["chunks"] <= 8 * CONTROL_CAP      # more do not fit into a BITMAP
+    )

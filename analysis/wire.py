@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ class Evidence:
     overhead_s: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready; NaN-free."""
+        """JSON-ready."""
         return {
             "rounds": [asdict(each) for each in self.rounds], "links": [asdict(each) for each in self.links],
             "differences": [asdict(each) for each in self.differences],
