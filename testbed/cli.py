@@ -39,6 +39,9 @@ def run(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, as workload.iterations=20.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that the runs go into.")] = Path("results"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace complete runs that stand there.")] = False,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="Write what crosses the switch to captures/*.pcap; see `dblp pcap`.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run scenarios: every transport with every seed, one after the other."""
@@ -50,7 +53,7 @@ def run(
     if engine not in ("auto", *ENGINES):
         raise UserError(f"engine {engine!r}: choose auto, {' or '.join(ENGINES)}")
     loaded = [scenarios.load(source, profile, set_ or ()) for source in scenario]
-    chosen = [runner.choose_engine(engine, each) for each in loaded]
+    chosen = [runner.choose_engine(engine, each, capture) for each in loaded]
     todo = [
         (job, kind, reason)
         for each, (kind, reason) in zip(loaded, chosen, strict=True)
@@ -65,7 +68,7 @@ def run(
         for job, kind, reason in todo:
             dataset = datasets[job.scenario.workload.dataset]
             progress.begin(job, kind, reason, dataset)
-            outcome = runner.run_job(job, kind, dataset, overwrite, progress.news, command, interruption)
+            outcome = runner.run_job(job, kind, dataset, overwrite, progress.news, command, interruption, capture)
             progress.end(outcome)
             outcomes.append(outcome)
     if as_json:
@@ -101,6 +104,27 @@ def report(
     out_console.print(f"[bold]{escape(str(paths.markdown))}[/]")
     for figure in paths.figures:
         out_console.print(f"  {escape(str(figure))}")
+
+
+@app.command()
+def pcap(
+    captures: Annotated[list[Path], typer.Argument(help="pcap files of one run, or the run's folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say from captured packets alone what each round was, and where the run's records differ."""
+    from analysis import wire
+    from analysis.pcap import CaptureError
+
+    try:
+        evidence = wire.examine(captures)
+    except CaptureError as error:
+        raise UserError(str(error)) from error
+    if as_json:
+        print(json.dumps(evidence.as_json(), indent=1))
+    else:
+        wire.render(evidence, out_console)
+    if any(difference.explanation is None for difference in evidence.differences):
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command("scenarios")

@@ -129,11 +129,11 @@ def refuse_taken_folders(todo: Sequence[Job], overwrite: bool) -> None:
         raise ResultsError("\n".join(problems))
 
 
-def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
+def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tuple[str, str]:
     """The engine for `auto`, `mininet` or `local`, and why.
 
     Raises:
-        EngineError: mininet was asked for and cannot run, or an event or link is nothing for engine local.
+        EngineError: mininet was asked for and cannot run, or an event, a link or a capture is nothing for engine local.
         InjectorError: this kernel cannot do what an event asks.
     """
     ready, reason = doctor.mininet_ready()
@@ -141,7 +141,10 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
     if engine == "mininet" and not ready:
         raise EngineError(f"engine mininet cannot run: {reason}; or use --engine local")
     if engine == "local":
-        _check_local(scenario, "engine mininet can" if ready else f"engine mininet could, but: {reason}")
+        other = "engine mininet can" if ready else f"engine mininet could, but: {reason}"
+        if capture:
+            raise EngineError(f"--capture looks at the ports of a switch, which engine local has not; {other}")
+        _check_local(scenario, other)
     else:
         link_ends(scenario)
         choose_injector("auto", scenario.events)
@@ -162,7 +165,7 @@ def _check_local(scenario: Scenario, other: str) -> None:
 
 def run_job(
     job: Job, engine: str, dataset: data.DatasetInfo, overwrite: bool, news: News, command: str,
-    interruption: Interruption,
+    interruption: Interruption, capture: bool = False,
 ) -> Outcome:
     """Run one job to its end and leave its folder complete.
 
@@ -174,6 +177,7 @@ def run_job(
         news: called with each line the engine tells.
         command: the command line, for the record.
         interruption: what stops it.
+        capture: write what crosses the switch ports to `captures/`.
 
     Raises:
         ResultsError: the folder is taken.
@@ -191,6 +195,7 @@ def run_job(
         data_port_base=0 if on_loopback else DATA_PORT_BASE,
         machine=environment.machine(), versions=environment.versions(), git=environment.git_state(),
         started=_timestamp(), finished=None, duration_s=None, links=None, command=command,
+        capture=capture,
     )
     stopped = False
     try:

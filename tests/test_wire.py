@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import golden
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,27 +42,11 @@ HELLO = Hello(
 )
 WELCOME = Welcome(version=1, session=0xDEADBEEF, udp_port=52226, workers=3, share=2.5e8, mac="cd")
 
-# (message, length of what follows, type, body), as docs/protocol.md states them.
-GOLDEN: list[tuple[Message, str, str, bytes]] = [
-    (Challenge(1, bytes(range(16))), "00000012", "01", b"\x01" + bytes(range(16))),
-    (
-        HELLO, "000000c1", "02",
-        b'{"version": 1, "rank": 2, "name": "w3", "udp_port": 52354, "frame_bytes": 1472, "size_bytes": 4000, '
-        b'"chunks": 3, "tensors": [["fc.weight", [10, 100], "float32"]], "nonce": "00ff", "mac": "ab"}',
-    ),
-    (
-        WELCOME, "0000006a", "03",
-        b'{"version": 1, "session": 3735928559, "udp_port": 52226, "workers": 3, "share": 250000000.0, "mac": "cd"}',
-    ),
-    (Round(7, 0.5, True), "0000000e", "04", bytes.fromhex("00000007 3fe0000000000000 01")),
-    (Probe(0xFFFFFFFE, 3), "00000009", "05", bytes.fromhex("fffffffe 00000003")),
-    (Bitmap(7, 2, b"\xa0\x80"), "0000000b", "06", bytes.fromhex("00000007 00000002 a080")),
-    (Progress(7, 2, 1000, 1234), "00000011", "07", bytes.fromhex("00000007 00000002 000003e8 000004d2")),
-    (Stop(7, 5, 6, b"\xff\xc0"), "0000000f", "08", bytes.fromhex("00000007 00000005 00000006 ffc0")),
-    (Error("straße"), "00000008", "09", b"stra\xc3\x9fe"),
-    (Bye(), "00000001", "0a", b""),
+MESSAGES: list[Message] = [
+    Challenge(1, bytes(range(16))), HELLO, WELCOME, Round(7, 0.5, True), Probe(0xFFFFFFFE, 3),
+    Bitmap(7, 2, b"\xa0\x80"), Progress(7, 2, 1000, 1234), Stop(7, 5, 6, b"\xff\xc0"), Error("straße"), Bye(),
 ]
-NAMES = [type(message).__name__ for message, *_ in GOLDEN]
+NAMES = [type(message).__name__ for message in MESSAGES]
 
 
 def decode(data: bytes) -> list[Message]:
@@ -76,16 +61,12 @@ def test_data_frames_have_the_golden_bytes() -> None:
     frames = model_frames(gradient.nbytes, 0xDEADBEEF, config)
     frames.load(gradient)
     frames.words[:, 2] = 0x01020304
-    first, last = bytes(frames.raw[0]), bytes(frames.raw[1])
-    assert first[:16] == bytes.fromhex("01 00 0214 deadbeef 01020304 00000000")
-    assert first[16:] == gradient.tobytes()[:532]
-    # Its length field says 8; it is padded to a whole frame.
-    assert last == bytes.fromhex("01 00 0008 deadbeef 01020304 00000001") + gradient.tobytes()[532:] + bytes(524)
+    assert [bytes(frame) for frame in frames.raw] == golden.FRAMES
 
 
-@pytest.mark.parametrize(("message", "length", "kind", "body"), GOLDEN, ids=NAMES)
-def test_control_messages_have_the_golden_bytes(message: Message, length: str, kind: str, body: bytes) -> None:
-    data = bytes.fromhex(length + kind) + body
+@pytest.mark.parametrize("message", MESSAGES, ids=NAMES)
+def test_control_messages_have_the_golden_bytes(message: Message) -> None:
+    data = golden.CONTROL[type(message).__name__]
     assert encode(message) == data
     assert decode(data) == [message]
 
@@ -94,9 +75,7 @@ def test_the_documents_examples_are_the_golden_bytes() -> None:
     text = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
     block = text.split("Examples, whole messages in hex:")[1].split("```")[1]
     examples = [bytes.fromhex(line[38:]) for line in block.strip().splitlines()]
-    assert examples == [encode(message) for message, *_ in GOLDEN if isinstance(message, Round | Probe | Bitmap)] + [
-        encode(message) for message, *_ in GOLDEN if isinstance(message, Progress | Stop | Bye)
-    ]
+    assert examples == [golden.CONTROL[name] for name in ("Round", "Probe", "Bitmap", "Progress", "Stop", "Bye")]
 
 
 @pytest.mark.parametrize(("mtu", "chunk"), [(576, 532), (1500, 1456), (1501, 1456), (1503, 1456), (1504, 1460)])

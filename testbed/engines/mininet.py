@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -17,9 +18,10 @@ from mininet.log import setLogLevel
 from testbed import shaping
 from testbed.bursts import choose_injector, link_ends
 from testbed.bursts.actions import traffic
+from testbed.capture import CAPTURES, Capture
 from testbed.engines.supervisor import Parent, Supervisor, engine_main
 from testbed.results import RunFolder
-from testbed.topology import build_network
+from testbed.topology import build_network, host_names, switch_interface
 
 
 def run(folder: RunFolder, parent: Parent) -> None:
@@ -41,7 +43,12 @@ def run(folder: RunFolder, parent: Parent) -> None:
             def spawn(name: str, argv: list[str], output: TextIO) -> subprocess.Popen:
                 return network[name].popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
-            Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network), network).run()
+            capture: Capture | nullcontext = nullcontext()
+            if folder.read()["capture"]:
+                ports = [switch_interface(host) for host in host_names(topology.workers)]
+                capture = Capture(folder.path / CAPTURES, topology.link.mtu, ports, folder.log("capture"))
+            with capture:
+                Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network), network).run()
         finally:
             injector.close()
     finally:
