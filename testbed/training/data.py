@@ -2,24 +2,29 @@
 
 `resolve` runs once before a run and may download; `load` runs in the workers and never does, since their
 network namespaces reach nothing but the emulated switch.
+
+torch, torchvision and scikit-learn are imported where they are used: `dblp run` resolves a data set without waiting
+for them, and a worker loads only what its workload needs.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 import numpy as np
-import torch
-from torchvision.datasets import CIFAR10, FashionMNIST
-from torchvision.datasets.utils import check_integrity
 
 from testbed.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # the package dataset-fashion-mnist
 CROP_PADDING = 4
@@ -84,14 +89,21 @@ class _Cifar10:
     augmented = True
 
     def locate(self, root: Path) -> Path | None:
-        folder = root / CIFAR10.base_folder
-        files = CIFAR10.train_list + CIFAR10.test_list
-        return folder if all(check_integrity(str(folder / name), md5) for name, md5 in files) else None
+        folder = root / "cifar-10-batches-py"
+        if not folder.is_dir():
+            return None
+        from torchvision.datasets import CIFAR10
+
+        return folder if _complete(folder, CIFAR10.train_list + CIFAR10.test_list) else None
 
     def download(self, root: Path) -> None:
+        from torchvision.datasets import CIFAR10
+
         _download("CIFAR-10", CIFAR10.url, root, lambda: CIFAR10(root, download=True))
 
     def read(self, folder: Path, split: str) -> Images:
+        from torchvision.datasets import CIFAR10
+
         stored = CIFAR10(folder.parent, train=split == "train")
         return Images(stored.data.transpose(0, 3, 1, 2), np.array(stored.targets, dtype=np.int64))
 
@@ -102,13 +114,19 @@ class _FashionMnist:
     augmented = True
 
     def locate(self, root: Path) -> Path | None:
-        files = FashionMNIST.resources
-        if all((DEBIAN_FASHION_MNIST / name).is_file() for name, _ in files):
+        names = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+        if all((DEBIAN_FASHION_MNIST / name).is_file() for name in names):
             return DEBIAN_FASHION_MNIST  # dpkg has checked it; Debian compresses anew, so the md5 sums differ
         folder = root / "FashionMNIST" / "raw"
-        return folder if all(check_integrity(str(folder / name), md5) for name, md5 in files) else None
+        if not folder.is_dir():
+            return None
+        from torchvision.datasets import FashionMNIST
+
+        return folder if _complete(folder, FashionMNIST.resources) else None
 
     def download(self, root: Path) -> None:
+        from torchvision.datasets import FashionMNIST
+
         url = FashionMNIST.mirrors[0] + FashionMNIST.resources[0][0]
         try:
             _download("Fashion-MNIST", url, root, lambda: FashionMNIST(root, download=True))
@@ -131,26 +149,29 @@ class _Digits:
     augmented = False  # a mirrored or shifted 8x8 digit is often another digit
 
     def locate(self, root: Path) -> Path | None:
-        try:
-            import sklearn.datasets
-        except ImportError:
-            return None
-        return Path(sklearn.datasets.__file__).parent / "data"
+        package = importlib.util.find_spec("sklearn")
+        return Path(package.origin).parent / "datasets" / "data" if package and package.origin else None
 
     def download(self, root: Path) -> None:
         raise DataError("the data set 'digits' needs scikit-learn; install it by `pip install scikit-learn`")
 
     def read(self, folder: Path, split: str) -> Images:
-        from sklearn.datasets import load_digits
-
-        stored = load_digits()
-        pixels = np.round(stored.images * (255 / 16)).astype(np.uint8)[:, None]
+        # Read here, as importing scikit-learn takes longer than training on it. 64 pixels of 0 to 16, then the label.
+        stored = np.loadtxt(folder / "digits.csv.gz", delimiter=",")
+        pixels = np.round(stored[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
         order = np.random.default_rng(0).permutation(len(pixels))
         chosen = order[: self.info.train] if split == "train" else order[self.info.train :]
-        return Images(pixels[chosen], stored.target[chosen].astype(np.int64))
+        return Images(pixels[chosen], stored[chosen, -1].astype(np.int64))
 
 
 DATASETS = {kind.info.name: kind() for kind in (_Cifar10, _FashionMnist, _Digits)}
+
+
+def _complete(folder: Path, files: list[tuple[str, str]]) -> bool:
+    """Whether all (name, MD5 sum) are there and right."""
+    from torchvision.datasets.utils import check_integrity
+
+    return all(check_integrity(str(folder / name), md5) for name, md5 in files)
 
 
 def _download(title: str, url: str, root: Path, fetch: Callable[[], object]) -> None:
@@ -230,6 +251,8 @@ def _find(name: str) -> _Cifar10 | _FashionMnist | _Digits:
 
 def normalise(name: str, pixels: np.ndarray) -> torch.Tensor:
     """Pixels (N, 1 or 3, H, W) uint8 to a float32 tensor (N, 3, H, W) of mean 0 and deviation 1."""
+    import torch
+
     dataset = _find(name)
     mean = torch.tensor(dataset.mean).view(-1, 1, 1)
     std = torch.tensor(dataset.std).view(-1, 1, 1)
@@ -271,6 +294,8 @@ class Shard:
         sees no image twice, and would only learn slower: EfficientNetB0 on Fashion-MNIST reaches 0.74 in 160
         iterations of 3 x 16 without, 0.58 with augmentation.
         """
+        import torch
+
         walk, step = divmod(iteration, len(self.images) // self._batch_size)
         order = np.random.default_rng((self._seed, self._rank, 0, walk)).permutation(len(self.images))
         chosen = self.images.select(order[step * self._batch_size : (step + 1) * self._batch_size])
