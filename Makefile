@@ -8,7 +8,7 @@ ENGINE  ?= auto
 OUT     ?= results/paper
 SCENARIOS := paper/efficientnet-microburst paper/efficientnet
 
-.PHONY: help setup reproduce-paper report demo bench test lint clean
+.PHONY: help setup reproduce-paper report demo bench test test-netem lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make demo             one small burst, ends with a picture of the send latency'
 	@echo 'make bench            send latency on idle links against its floor (root)'
 	@echo 'make test             all tests'
+	@echo 'make test-netem       the tests that need netem; boots a kernel that has it where this one has not (root, apt)'
 	@echo 'make lint             ruff'
 	@echo 'make clean            removes the environment and caches; results stay'
 
@@ -45,9 +46,12 @@ bench: $(READY)
 test: $(READY)
 	@$(VENV)/bin/python -m pytest
 
+test-netem: $(READY)
+	@tests/netem/run
+
 lint: $(READY)
 	@$(VENV)/bin/ruff check .
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

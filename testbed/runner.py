@@ -17,11 +17,12 @@ from typing import Any
 
 from protocol.config import DATA_PORT_BASE
 from scenarios import Scenario
-from testbed import doctor, environment
+from testbed import doctor, environment, shaping
+from testbed.bursts import link_ends
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
 from testbed.results import RunFolder
-from testbed.topology import SERVER, host_ip
+from testbed.topology import SERVER, host_ip, switch_class
 from testbed.training import data
 from testbed.transport import SECRET_VARIABLE
 
@@ -75,6 +76,7 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
 
     Raises:
         EngineError: mininet was asked for and cannot run, or a loss must hit TCP, which only mininet can do.
+        UserError: this kernel cannot emulate the scenario's network; the text names the field and what is missing.
     """
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
@@ -89,7 +91,16 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
             )
         if link.latency or link.jitter:
             raise EngineError(f"topology.link.latency needs an emulated link, which engine local has not; {reason}")
+    else:
+        _check_mininet(scenario)
     return engine, reason if asked == "auto" and not ready else "as asked" if asked != "auto" else ""
+
+
+def _check_mininet(scenario: Scenario) -> None:
+    """Refuse what this kernel cannot do before any run of any scenario has begun."""
+    shaping.check_kernel(scenario.topology.link)
+    switch_class(scenario.topology.switch)
+    link_ends(scenario)
 
 
 def run_job(job: Job, engine: str, dataset: data.DatasetInfo, overwrite: bool, news: News, command: str) -> Outcome:

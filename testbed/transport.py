@@ -6,8 +6,8 @@ from protocol import Fixed, PhaseAware, Reliable, Timeouts, ToleranceSchedule, T
 from scenarios import Scenario
 
 SECRET_VARIABLE = "DBLP_SECRET"      # environment of a run's processes; never in a file or a command line
-# s until all workers must be there. They load torch, their model and their data first, minutes on a machine that is busy
-# with other things, and the engine sees at once when one of them fails.
+# s until all workers must be there. They load torch, their model and their data first, minutes on a busy machine, and
+# the engine sees at once when one of them fails.
 CONNECT_TIMEOUT = 600.0
 
 
