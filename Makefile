@@ -8,7 +8,7 @@ ENGINE  ?= auto
 OUT     ?= results/paper
 SCENARIOS := paper/efficientnet-microburst paper/efficientnet
 
-.PHONY: help setup reproduce-paper report demo bench gallery test lint clean
+.PHONY: help setup reproduce-paper report demo bench gallery test test-netem lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo 'make bench            send latency on idle links against its floor (root)'
 	@echo 'make gallery          a run and a picture of each kind of burst, for docs/bursts.md (root; some need netem)'
 	@echo 'make test             all tests'
+	@echo 'make test-netem       the tests that need netem; boots a kernel that has it where this one has not (root, apt)'
 	@echo 'make lint             ruff'
 	@echo 'make clean            removes the environment and caches; results stay'
 
@@ -51,9 +52,12 @@ gallery: $(READY)
 test: $(READY)
 	@$(VENV)/bin/python -m pytest
 
+test-netem: $(READY)
+	@tests/netem/run
+
 lint: $(READY)
 	@$(VENV)/bin/ruff check .
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,13 +17,13 @@ from typing import Any
 
 from protocol.config import DATA_PORT_BASE
 from scenarios import Scenario
-from testbed import doctor, environment
+from testbed import doctor, environment, shaping
 from testbed.bursts import choose_injector, link_ends
 from testbed.bursts.actions import module
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
 from testbed.results import ResultsError, RunFolder
-from testbed.topology import SERVER, host_ip
+from testbed.topology import SERVER, host_ip, switch_class
 from testbed.training import data
 from testbed.transport import SECRET_VARIABLE
 
@@ -134,7 +134,8 @@ def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tupl
 
     Raises:
         EngineError: mininet was asked for and cannot run, or an event, a link or a capture is nothing for engine local.
-        InjectorError: this kernel cannot do what an event asks.
+        UserError: this kernel cannot emulate the scenario's network or events; the text names the field and what is
+            missing.
     """
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
@@ -146,9 +147,16 @@ def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tupl
             raise EngineError(f"--capture looks at the ports of a switch, which engine local has not; {other}")
         _check_local(scenario, other)
     else:
-        link_ends(scenario)
-        choose_injector("auto", scenario.events)
+        _check_mininet(scenario)
     return engine, reason if asked == "auto" and not ready else "as asked" if asked != "auto" else ""
+
+
+def _check_mininet(scenario: Scenario) -> None:
+    """Refuse what this kernel cannot do before any run of any scenario has begun."""
+    shaping.check_kernel(scenario.topology.link)
+    switch_class(scenario.topology.switch)
+    link_ends(scenario)
+    choose_injector("auto", scenario.events)
 
 
 def _check_local(scenario: Scenario, other: str) -> None:

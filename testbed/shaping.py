@@ -250,7 +250,7 @@ def verify(state: Mapping[str, Any], link: Link) -> None:
     if side == "host":
         asked |= {name: (value, state["coalesce"][name]) for name, value in COALESCE.items()}
     differences = [f"{name}: asked {want}, is {have}" for name, (want, have) in asked.items() if want != have]
-    # tc prints rates to three or four digits and keeps delays in ticks of 64 ns.
+    # tc prints rates to three or four digits; it keeps delays in ticks of 64 ns and prints microseconds rounded down.
     delay = options.get("delay", {})
     close: dict[str, tuple[float, float | None]] = {"rate (bit/s)": (link.rate, state["rate_bps"])}
     if needs_netem(link):
@@ -259,7 +259,7 @@ def verify(state: Mapping[str, Any], link: Link) -> None:
     differences += [
         f"{name}: asked {want:g}, is {have}"
         for name, (want, have) in close.items()
-        if have is None or not math.isclose(want, have, rel_tol=2e-3, abs_tol=1e-6)
+        if have is None or not math.isclose(want, have, rel_tol=2e-3, abs_tol=1.1e-6)
     ]
     if differences:
         raise ShapingError(f"link end {state['interface']}: " + "; ".join(differences))

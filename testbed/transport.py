@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from protocol import Fixed, PhaseAware, Reliable, ToleranceSchedule, TransportConfig
+from protocol import Fixed, PhaseAware, Reliable, Timeouts, ToleranceSchedule, TransportConfig
 from scenarios import Scenario
 
 SECRET_VARIABLE = "DBLP_SECRET"      # environment of a run's processes; never in a file or a command line
+# s until all workers must be there. They load torch, their model and their data first, minutes on a busy machine, and
+# the engine sees at once when one of them fails.
+CONNECT_TIMEOUT = 600.0
 
 
 def transport_config(scenario: Scenario, transport: str, data_port_base: int, secret: str) -> TransportConfig:
@@ -18,6 +21,7 @@ def transport_config(scenario: Scenario, transport: str, data_port_base: int, se
         link_rate=link.rate,
         data_port_base=data_port_base,
         secret=secret.encode(),
+        timeouts=Timeouts(connect=CONNECT_TIMEOUT),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,19 @@ def private(script: str, *arguments: str) -> list[str]:
     return [*ISOLATE, sys.executable, str(Path(__file__).with_name(script)), *arguments]
 
 
-def run_private(script: str, *arguments: str, timeout: float = 240) -> str:
+def run_private(script: str, *arguments: str, timeout: float = 600) -> str:
     """Run it to its end and return its stdout; its stderr is the text of the failure."""
     result = subprocess.run(private(script, *arguments), capture_output=True, text=True, timeout=timeout)
     assert result.returncode == 0, f"{script} {' '.join(arguments)}:\n{result.stdout}{result.stderr}"
     return result.stdout
+
+
+def namespaces(pids: Iterable[int] | None = None) -> set[str]:
+    """Network namespaces that these processes are in; of all processes if not given."""
+    found = set()
+    for process in (f"/proc/{pid}" for pid in pids) if pids is not None else Path("/proc").glob("[0-9]*"):
+        try:
+            found.add(os.readlink(f"{process}/ns/net"))
+        except OSError:
+            continue  # it ended meanwhile
+    return found

@@ -88,6 +88,9 @@ def test_a_missing_delay_is_a_difference():
         shaping.verify(state(qdiscs=[leaf]), delayed)
     leaf["options"]["delay"]["delay"] = 0.00499995
     shaping.verify(state(qdiscs=[leaf]), delayed)
+    # What tc prints for 5 ms and 0.5 ms.
+    leaf["options"] = {"limit": 1455, "delay": {"delay": 0.004999, "jitter": 0.000499}}
+    shaping.verify(state(qdiscs=[leaf]), link(latency="5ms", jitter="0.5ms"))
 
 
 def test_a_kernel_without_netem_is_refused_only_where_it_is_needed(monkeypatch):

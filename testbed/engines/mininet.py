@@ -25,10 +25,12 @@ from testbed.topology import build_network, host_names, switch_interface
 
 
 def run(folder: RunFolder, parent: Parent) -> None:
-    """Build the network, shape and verify it, run the processes, take it all down."""
+    """Build the network, shape and verify it, run the processes, take it all down.
+
+    That this kernel can do what the scenario asks, `dblp run` has seen before (:func:`testbed.runner.choose_engine`).
+    """
     scenario = folder.scenario()
     topology = scenario.topology
-    shaping.check_kernel(topology.link)
     network = build_network(topology.workers, topology.switch)
     try:
         traffic.add_hosts(network, scenario)

@@ -3,12 +3,14 @@
 `resolve` runs once before a run and may download; `load` runs in the workers and never does, since their
 network namespaces reach nothing but the emulated switch.
 
-torch and torchvision are imported where they are used: they take seconds, and a mistake in a scenario is told before.
+torch, torchvision and scikit-learn are imported where they are used: `dblp run` resolves a data set without waiting
+for them, and a worker loads only what its workload needs.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import os
 import socket
 from collections.abc import Callable
@@ -87,9 +89,12 @@ class _Cifar10:
     augmented = True
 
     def locate(self, root: Path) -> Path | None:
+        folder = root / "cifar-10-batches-py"
+        if not folder.is_dir():
+            return None
         from torchvision.datasets import CIFAR10
 
-        return _if_intact(root / CIFAR10.base_folder, CIFAR10.train_list + CIFAR10.test_list)
+        return folder if _complete(folder, CIFAR10.train_list + CIFAR10.test_list) else None
 
     def download(self, root: Path) -> None:
         from torchvision.datasets import CIFAR10
@@ -109,12 +114,15 @@ class _FashionMnist:
     augmented = True
 
     def locate(self, root: Path) -> Path | None:
+        names = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+        if all((DEBIAN_FASHION_MNIST / name).is_file() for name in names):
+            return DEBIAN_FASHION_MNIST  # dpkg has checked it; Debian compresses anew, so the md5 sums differ
+        folder = root / "FashionMNIST" / "raw"
+        if not folder.is_dir():
+            return None
         from torchvision.datasets import FashionMNIST
 
-        files = FashionMNIST.resources
-        if all((DEBIAN_FASHION_MNIST / name).is_file() for name, _ in files):
-            return DEBIAN_FASHION_MNIST  # dpkg has checked it; Debian compresses anew, so the md5 sums differ
-        return _if_intact(root / "FashionMNIST" / "raw", files)
+        return folder if _complete(folder, FashionMNIST.resources) else None
 
     def download(self, root: Path) -> None:
         from torchvision.datasets import FashionMNIST
@@ -141,33 +149,29 @@ class _Digits:
     augmented = False  # a mirrored or shifted 8x8 digit is often another digit
 
     def locate(self, root: Path) -> Path | None:
-        try:
-            import sklearn.datasets
-        except ImportError:
-            return None
-        return Path(sklearn.datasets.__file__).parent / "data"
+        package = importlib.util.find_spec("sklearn")
+        return Path(package.origin).parent / "datasets" / "data" if package and package.origin else None
 
     def download(self, root: Path) -> None:
         raise DataError("the data set 'digits' needs scikit-learn; install it by `pip install scikit-learn`")
 
     def read(self, folder: Path, split: str) -> Images:
-        from sklearn.datasets import load_digits
-
-        stored = load_digits()
-        pixels = np.round(stored.images * (255 / 16)).astype(np.uint8)[:, None]
+        # Read here, as importing scikit-learn takes longer than training on it. 64 pixels of 0 to 16, then the label.
+        stored = np.loadtxt(folder / "digits.csv.gz", delimiter=",")
+        pixels = np.round(stored[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
         order = np.random.default_rng(0).permutation(len(pixels))
         chosen = order[: self.info.train] if split == "train" else order[self.info.train :]
-        return Images(pixels[chosen], stored.target[chosen].astype(np.int64))
-
-
-def _if_intact(folder: Path, files: list[tuple[str, str]]) -> Path | None:
-    """The folder, if it holds all these files with their md5 sums."""
-    from torchvision.datasets.utils import check_integrity
-
-    return folder if all(check_integrity(str(folder / name), md5) for name, md5 in files) else None
+        return Images(pixels[chosen], stored[chosen, -1].astype(np.int64))
 
 
 DATASETS = {kind.info.name: kind() for kind in (_Cifar10, _FashionMnist, _Digits)}
+
+
+def _complete(folder: Path, files: list[tuple[str, str]]) -> bool:
+    """Whether all (name, MD5 sum) are there and right."""
+    from torchvision.datasets.utils import check_integrity
+
+    return all(check_integrity(str(folder / name), md5) for name, md5 in files)
 
 
 def _download(title: str, url: str, root: Path, fetch: Callable[[], object]) -> None:

@@ -19,7 +19,7 @@ def efficientnet_b0(classes: int) -> nn.Module:
     The stem keeps its stride of 2, so 32x32 images reach the head as 1x1 maps. A stride of 1 learns more per
     iteration, but its step takes 1.5 times as long; the parameters (4,020,358 for 10 classes) are the same.
     """
-    import torchvision  # seconds, which the small model does without
+    import torchvision  # seconds, which the other models do not need
 
     model = torchvision.models.efficientnet_b0(num_classes=classes, dropout=0.0, stochastic_depth_prob=0.0)
     head = model.classifier[-1]

@@ -1,0 +1,126 @@
+"""Engine mininet through the console program: bursts hit their iterations to the frame, a killed run leaves nothing.
+
+The injector is the one that the kernel offers: BPF in most kernels, netem in the guest of `make test-netem`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from private_net import namespaces, needs_root
+from scipy import stats
+
+from testbed import doctor
+from testbed.bursts import choose_injector
+
+pytestmark = [pytest.mark.root, needs_root]
+DBLP = [sys.executable, "-m", "testbed.cli"]
+LOSS, ITERATIONS = 0.5, 50
+
+# 25 bursts in each of two runs: 100 flips.
+SCENARIO = f"""\
+name: flips
+topology: {{workers: 2, link: {{rate: 100mbit}}}}
+workload:
+  model: digits_cnn
+  batch_size: 16
+  iterations: {ITERATIONS}
+  iterations_per_epoch: {ITERATIONS}
+  optimizer: {{lr: 0.05}}
+transports:
+  dblp: {{tolerance: {{policy: phase_aware, low: 5%, high: 40.8%, eta: 0.5, frequency: 10}}}}
+  mlt: {{tolerance: {{policy: fixed, p: 5%}}}}
+events:
+  - {{action: loss, loss: {LOSS:.0%}, at: {{every: 2, start: 1}}, duration: 1 iteration, direction: to_server}}
+"""
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ready, reason = doctor.mininet_ready()
+    if not ready:
+        pytest.skip(reason)
+    path = tmp_path_factory.mktemp("scenario") / "flips.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(scenario: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the runs of both transports; DBLP_TEST_RESULTS says where to keep it."""
+    out = Path(os.environ.get("DBLP_TEST_RESULTS") or tmp_path_factory.mktemp("results"))
+    done = subprocess.run([*DBLP, "run", str(scenario), "--engine", "mininet", "--out", str(out), "--json"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [run["status"] for run in json.loads(done.stdout)] == ["complete", "complete"]
+    return out / "flips"
+
+
+@pytest.mark.parametrize("transport", ["dblp", "mlt"])
+def test_bursts_hit_every_frame_of_their_iterations_and_no_other(runs: Path, transport: str) -> None:
+    folder = runs / f"{transport}-s1"
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    flips = [event for event in events if event["kind"] in ("burst_start", "burst_stop")]
+    assert [flip["iteration"] for flip in flips] == list(range(1, ITERATIONS + 1))
+    assert [flip["kind"] for flip in flips] == ["burst_start", "burst_stop"] * (ITERATIONS // 2)
+
+    rounds = pd.read_parquet(folder / "rounds.parquet").query("direction == 'reduce'")
+    sent = rounds.set_index(["iteration", "worker"])["frames_sent"]
+    seen, dropped = (pd.DataFrame([counters(event, field) for event in (events[0], *flips)]).diff().iloc[1:]
+                     for field in ("seen", "dropped"))
+    for iteration in range(ITERATIONS):
+        for worker in ("w1", "w2"):
+            # Iteration k lies between flip k and flip k + 1. All of its frames, and no frame of its neighbours, were
+            # drawn for under the loss that was in force there.
+            assert seen.iloc[iteration][worker] == sent[iteration, worker], (iteration, worker)
+    assert (dropped.iloc[0::2] == 0).all(axis=None), "a frame was lost outside the bursts"
+    bursts = slice(1, None, 2)
+    frames, lost = int(seen.iloc[bursts].to_numpy().sum()), int(dropped.iloc[bursts].to_numpy().sum())
+    low, high = stats.binom.interval(0.9999, frames, LOSS)
+    assert low <= lost <= high
+
+
+def counters(event: dict[str, Any], field: str) -> dict[str, int]:
+    """A counter of each worker's link, cumulative."""
+    return {entry["host"]: entry[field] for entry in event["counters"]}
+
+
+def test_the_injector_on_record_is_the_one_that_the_kernel_offers(runs: Path) -> None:
+    records = [json.loads(path.read_text()) for path in runs.glob("*/run.json")]
+    assert [record["injector"] for record in records] == [choose_injector().name] * 2
+
+
+def test_nothing_is_left_when_the_console_program_is_killed(scenario: Path, tmp_path: Path) -> None:
+    command = [*DBLP, "run", str(scenario), "--engine", "mininet", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as program:
+        try:
+            events = tmp_path / "flips" / "dblp-s1" / "events.jsonl"  # begins when the network is up
+            deadline = time.monotonic() + 120
+            while not events.exists():
+                assert program.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            hosts = namespaces(descendants(program.pid)) - namespaces([os.getpid()])
+            assert len(hosts) == 1 + 3, "the switch's, and one of each host"
+        finally:
+            program.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while hosts & namespaces():
+        assert time.monotonic() < deadline, "processes of the killed run still hold its networks"
+        time.sleep(0.05)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    lists = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children"))
+    children = [int(child) for list_ in lists for child in list_.split()]
+    return [*children, *(each for child in children for each in descendants(child))]
