@@ -116,7 +116,8 @@ def refuse_taken_folders(todo: Sequence[Job], overwrite: bool) -> None:
     seen: set[Path] = set()
     for job in todo:
         if job.path.resolve() in seen:
-            problems[f"two of the scenarios are named {job.scenario.name!r} and would share {job.path}; rename one"] = None
+            text = f"two of the scenarios are named {job.scenario.name!r} and would share {job.path}; rename one"
+            problems[text] = None
         seen.add(job.path.resolve())
         try:
             RunFolder(job.path).refuse_if_taken(overwrite, job.scenario.profile)
