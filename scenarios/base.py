@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
-from scenarios.errors import located, unknown
+from scenarios.errors import located, raised_again, unknown
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountFromZero = Annotated[int, Field(strict=True, ge=0)]
@@ -23,11 +24,19 @@ class Strict(BaseModel):
         """The keys that a scenario file may use here."""
         return list(cls.model_fields)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _no_unknown_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            wrong = [key for key in data if key not in cls.model_fields]
-            if wrong:
-                raise located([((key,), unknown("key", key, cls.keys())) for key in wrong])
-        return data
+    def _no_unknown_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        valid = {*cls.model_fields, *cls.keys()}
+        wrong = [key for key in data if key not in valid] if isinstance(data, dict) else []
+        if not wrong:
+            return handler(data)
+        problems = located([((key,), unknown("key", key, cls.keys())) for key in wrong])
+        errors = [InitErrorDetails(type=problems, loc=(), input=data)]
+        known = {key: value for key, value in data.items() if key not in wrong}
+        try:
+            handler(known)
+        except ValidationError as error:
+            # What is said of the keys that stand there; that others are missing may follow from the wrong ones.
+            errors += [raised_again(line) for line in error.errors() if line["loc"] and line["loc"][0] in known]
+        raise ValidationError.from_exception_data(cls.__name__, errors)

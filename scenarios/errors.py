@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import ErrorType
 
+_BUILTIN = get_args(ErrorType)
 _QUOTED = re.compile(r"'([^']*)'")
 
 KeyPath = tuple[str | int, ...]
@@ -52,6 +54,16 @@ def located(problems: Sequence[tuple[KeyPath, str]]) -> PydanticCustomError:
     """An error for a validator of a model to raise: messages at paths inside that model."""
     text = "; ".join(f"{dotted(path)}: {message}" if path else message for path, message in problems)
     return PydanticCustomError("located", "{text}", {"text": text, "problems": tuple(problems)})
+
+
+def raised_again(line: ErrorDetails) -> InitErrorDetails:
+    """One of the errors of a ValidationError, to be put into another."""
+    kind, context = line["type"], line.get("ctx", {})
+    builtin = kind in _BUILTIN
+    return InitErrorDetails(
+        type=kind if builtin else PydanticCustomError(kind, line["msg"], context),
+        loc=line["loc"], input=line["input"], ctx=context if builtin else {},
+    )
 
 
 def dotted(path: KeyPath) -> str:

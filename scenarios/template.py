@@ -45,14 +45,14 @@ def template(name: str, source: str | Path, file: str, schema: str) -> str:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
         raise ScenarioError(explain(error, name, lambda _: "name")) from error
-    load(source)
+    resolved = load(source).model_dump(mode="json")
     document = {key: value for key, value in read(source).items() if key != "extends"} | {"name": name}
     rules = json_schema(complete=True)
     profiles = document.pop("profiles", None)
     explained = rules["properties"].pop("profiles")
     del rules["properties"]["extends"]
     writer = _Writer(rules)
-    lines = writer.mapping("", rules, document)
+    lines = writer.mapping("", rules, document, resolved)
     lines += writer.explanation("profiles", explained, profiles)
     lines += _block({"profiles": profiles}) if profiles else [f"#profiles: {_flow(writer.example(explained))}"]
     return _HEAD.format(schema=schema, source=source, file=file) + "\n".join(_spaced(lines)) + "\n"
@@ -65,8 +65,11 @@ class _Writer:
         self._definitions = root["$defs"]
         self._told: set[object] = set()
 
-    def mapping(self, owner: str, schema: Schema, value: dict[str, Any]) -> list[str]:
-        """The keys of a mapping, in the order of the schema; `owner` tells which definition the schema is."""
+    def mapping(self, owner: str, schema: Schema, value: dict[str, Any], resolved: Any) -> list[str]:
+        """The keys of a mapping, in the order of the schema; `owner` tells which definition the schema is.
+
+        `resolved` is the mapping as loaded, which has the defaults that follow from other keys.
+        """
         lines: list[str] = []
         properties = _properties(schema)
         for key, rules in properties.items():
@@ -74,13 +77,15 @@ class _Writer:
             if first:
                 lines += self.explanation(key, rules, value.get(key))
             if key in value:
-                lines += self._entry(key, rules, value[key])
+                lines += self._entry(key, rules, value[key], _inner(resolved, key))
             elif first:
-                lines.append(f"#{key}: {_flow(self.example(rules))}")
+                follows = None if "default" in rules else _inner(resolved, key)
+                lines.append(f"#{key}: {_flow(self.example(rules) if follows is None else follows)}")
         free = next(iter(schema.get("patternProperties", {}).values()), {})
         for key in value:
             if key not in properties:
-                lines += self.explanation(key, free, value[key]) + self._entry(key, free, value[key])
+                lines += self.explanation(key, free, value[key])
+                lines += self._entry(key, free, value[key], _inner(resolved, key))
         return lines
 
     def explanation(self, key: str, rules: Schema, value: Any) -> list[str]:
@@ -141,17 +146,20 @@ class _Writer:
                 return False
         return None
 
-    def _entry(self, key: str, rules: Schema, value: Any) -> list[str]:
+    def _entry(self, key: str, rules: Schema, value: Any, resolved: Any) -> list[str]:
         schema = self._branch(rules, value)
         if isinstance(value, dict) and value:
-            return [f"{_flow(key)}:", *_indented(self.mapping(schema.get("title", key), schema, value))]
+            return [f"{_flow(key)}:", *_indented(self.mapping(schema.get("title", key), schema, value, resolved))]
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-            return [f"{key}:", *(line for item in value for line in self._item(schema.get("items", {}), item))]
+            entries = [
+                self._item(schema.get("items", {}), item, _inner(resolved, place)) for place, item in enumerate(value)
+            ]
+            return [f"{key}:", *(line for entry in entries for line in entry)]
         return [f"{key}: {_flow(value)}"]
 
-    def _item(self, rules: Schema, value: dict[str, Any]) -> list[str]:
+    def _item(self, rules: Schema, value: dict[str, Any], resolved: Any) -> list[str]:
         schema = self._branch(rules, value)
-        lines = self.mapping(schema.get("title", ""), schema, value)
+        lines = self.mapping(schema.get("title", ""), schema, value, resolved)
         first = next(place for place, line in enumerate(lines) if not line.startswith("#"))
         about = _comment(schema.get("description", "")) if self._once(schema.get("title")) else []
         return [
@@ -197,6 +205,13 @@ class _Writer:
         if "$ref" not in rules:
             return rules
         return self._definitions[rules["$ref"].rpartition("/")[2]]
+
+
+def _inner(resolved: Any, key: str | int) -> Any:
+    """What stands at a key or index of plain data, None if nothing does."""
+    if isinstance(resolved, list):
+        return resolved[key] if key in range(len(resolved)) else None
+    return resolved.get(key) if isinstance(resolved, dict) else None
 
 
 def _properties(schema: Schema) -> dict[str, Schema]:

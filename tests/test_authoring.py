@@ -59,7 +59,7 @@ def test_check_says_a_line_for_each_and_fails_when_one_is_wrong(dblp, tmp_path: 
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "good.yaml").write_text("extends: examples/demo\n")
     assert dblp("check", "s/good.yaml")[0] == 0
-    (tmp_path / "s" / "bad.yaml").write_text("extends: examples/demo\nworkload:\n  iteration: 3\n  warmup: none\n")
+    (tmp_path / "s" / "bad.yaml").write_text("extends: examples/demo\nworkload:\n  iteration: 3\n")
     status, out, _ = dblp("check", "s")
     assert status == 2
     bad, good, total = out.splitlines()

@@ -61,3 +61,28 @@ def test_folders_give_their_scenario_files(tmp_path: Path) -> None:
     assert find([str(tmp_path), "examples/demo", inner[0]]) == [inner[0], inner[1], "examples/demo"]
     with pytest.raises(ScenarioError, match="no scenario files"):
         find([str(tmp_path / "b" / ".hidden" / ".."), str(write(tmp_path / "x/y.txt", "") and tmp_path / "x")])
+
+
+def test_a_wrong_key_hides_no_other_mistake(tmp_path: Path) -> None:
+    text = """\
+extends: examples/demo
+topolgy: {}
+workload: {iteration: 3, warmup: none}
+transports:
+  dblp: {tolerance: {policy: phase_aware, hihg: 3%, eta: -1}, pacing: {fixed: 3}}
+events:
+  - {action: loss, losss: 3%, at: {iteratio: 3}, duration: 2}
+"""
+    problems = check(write(tmp_path / "a.yaml", text)).problems
+    assert [(problem.where.rpartition(":")[2], problem.field) for problem in problems] == [
+        ("2", "topolgy"),
+        ("3", "workload.iteration"),
+        ("3", "workload.warmup"),
+        ("5", "transports.dblp.tolerance.hihg"),
+        ("5", "transports.dblp.tolerance.eta"),
+        ("5", "transports.dblp.pacing"),
+        ("7", "events.0.losss"),
+        ("7", "events.0.at"),
+        ("7", "events.0.duration"),
+    ], "and none of them is a consequence of another"
+    assert "write {iteration: 279}" in problems[-2].message
