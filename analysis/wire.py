@@ -22,6 +22,8 @@ from rich.table import Table
 from analysis.pcap import BITMAP, PROBE, ROUND, STOP, CaptureError, Channel, Frames, Point, channels
 
 GSO_SEGMENTS = 64        # frames at most that a sender hands to its host's queue as one (docs/protocol.md, section 13)
+# Copies, packets broken beyond recognition, cross traffic's drops in shared queues, what a port loses when it is down.
+UNCOUNTED = {"duplicate", "corrupt", "traffic", "link_down"}
 CLOCK_SLACK = 1e-3       # s by which a latency on the wire may exceed the recorded one, which contains it
 DIRECTION_OF = {"to_server": "reduce", "to_worker": "broadcast"}
 
@@ -268,6 +270,7 @@ class _Gaps:
     control: int
     where: str
     status: str
+    uncounted: tuple[str, ...]      # actions of the scenario's events that change packets unseen by any counter
 
     def explain_frames(self, missing: int) -> str | None:
         """For frames that should have been captured and were not."""
@@ -275,6 +278,14 @@ class _Gaps:
 
     def explain_control(self) -> str | None:
         return self.where if self.control else None
+
+    def explain_loss(self, missing: int) -> str | None:
+        """For packets lost at the switch, more or fewer than injector and queues have counted."""
+        if missing <= self.frames + self.control:
+            return self.where
+        if self.uncounted:
+            return f"events with {' and '.join(self.uncounted)} make or take packets that no counter tells"
+        return None
 
     def explain_end(self) -> str | None:
         """For what a run that broke off had not recorded yet."""
@@ -348,8 +359,7 @@ def _account(
         lost = sum(each.frames_lost + each.segments_lost for each in group)
         dropped = sum(each.injected or 0 for each in group) + (queue or 0)
         if group and queue is not None and lost != dropped:
-            missing = abs(lost - dropped)
-            why = gaps.where if missing <= gaps.frames + gaps.control else None
+            why = gaps.explain_loss(abs(lost - dropped))
             differences.append(
                 Difference(where, "packets lost at the switch, against injector and queue", lost, dropped, why)
             )
@@ -362,10 +372,6 @@ def _last_event(folder: Path) -> dict[str, Any] | None:
     lines = path.read_text().splitlines() if path.exists() else []
     last = json.loads(lines[-1]) if lines else {}
     return last if last.get("kind") == "end" else None
-
-
-def _status(folder: Path) -> str:
-    return json.loads((folder / "run.json").read_text())["status"]
 
 
 def _gaps(folder: Path, last: dict[str, Any] | None) -> _Gaps:
@@ -381,7 +387,11 @@ def _gaps(folder: Path, last: dict[str, Any] | None) -> _Gaps:
         if queue["dropped"] and not queue["interface"].startswith("s1-"):
             dropped["data"] += queue["dropped"] * GSO_SEGMENTS
             places.append(f"the host's own queue {queue['interface']} dropped {queue['dropped']} trains of frames")
-    return _Gaps(dropped["data"], dropped["control"], "; ".join(places), _status(folder))
+    run = json.loads((folder / "run.json").read_text())
+    actions = {event["action"] for event in run["scenario"]["events"]}
+    return _Gaps(
+        dropped["data"], dropped["control"], "; ".join(places), run["status"], tuple(sorted(actions & UNCOUNTED))
+    )
 
 
 # -- for people ------------------------------------------------------------------------------------------------

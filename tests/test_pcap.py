@@ -69,12 +69,15 @@ def assemble(pieces: list[tuple[int, bytes]]) -> bytes:
     return bytes(stream[place] for place in range(len(stream)))
 
 
-def run_folder(folder: Path, *rows: dict, dropped: int = 0, injected: int = 3, queue: int = 0) -> Path:
-    """A complete run with `step()` captured, and these records."""
+def run_folder(
+    folder: Path, *rows: dict, dropped: int = 0, injected: int = 3, queue: int = 0, events: list[dict] | None = None,
+    status: str = "complete",
+) -> Path:
+    """A run with `step()` captured, and these records."""
     (folder / "captures").mkdir(parents=True)
     step().write(folder / "captures")
     pd.DataFrame(rows).to_parquet(folder / "rounds.parquet")
-    (folder / "run.json").write_text(json.dumps({"status": "complete"}))
+    (folder / "run.json").write_text(json.dumps({"status": status, "scenario": {"events": events or []}}))
     kinds = {"data": {"packets": 20, "dropped": dropped}, "control": {"packets": 20, "dropped": 0}}
     (folder / "captures" / "capture.json").write_text(json.dumps({"s1-w1": kinds}))
     last = {
@@ -150,6 +153,20 @@ def test_what_the_capture_dropped_explains_as_many_frames_and_no_more(tmp_path: 
     assert difference.explanation is None
     passes = {**RECORD, "passes": 3}
     [difference] = wire.examine([run_folder(tmp_path / "passes", passes, BROADCAST, dropped=9)]).differences
+    assert difference.explanation is None
+
+
+def test_what_no_counter_tells_is_said(tmp_path: Path) -> None:
+    events = [{"action": "loss"}, {"action": "duplicate"}]
+    run = run_folder(tmp_path / "run", RECORD, BROADCAST, injected=2, events=events)
+    [difference] = wire.examine([run]).differences
+    assert difference.explanation == "events with duplicate make or take packets that no counter tells"
+
+
+def test_a_run_that_broke_off_may_lack_its_last_records(tmp_path: Path) -> None:
+    [difference] = wire.examine([run_folder(tmp_path / "failed", RECORD, status="failed")]).differences
+    assert (difference.where, difference.explanation) == ("iteration 0, w1, broadcast", "the run is failed")
+    [difference] = wire.examine([run_folder(tmp_path / "complete", RECORD)]).differences
     assert difference.explanation is None
 
 
