@@ -1,29 +1,19 @@
-"""What each round was, from captured packets alone, and where the run's own records differ.
+"""What each round was, from captured packets alone.
 
 Each frame of a channel passes two ports of the switch: where it enters, before the injector, and where it leaves,
-behind injector and queue. The difference is what was lost. The records were made by the protocol's own code, so
-agreement of the two is evidence for both.
+behind injector and queue. The difference is what was lost.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
-from analysis.pcap import BITMAP, PROBE, ROUND, STOP, CaptureError, Channel, Frames, Point, channels
-
-GSO_SEGMENTS = 64        # frames at most that a sender hands to its host's queue as one (docs/protocol.md, section 13)
-CLOCK_SLACK = 1e-3       # s by which a latency on the wire may exceed the recorded one, which contains it
-DIRECTION_OF = {"to_server": "reduce", "to_worker": "broadcast"}
+from analysis.pcap import BITMAP, PROBE, ROUND, STOP, Channel, Frames, Point
 
 
 @dataclass(frozen=True)
@@ -77,75 +67,6 @@ class Link:
     injected: int | None = None
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Wire and records disagree; `explanation` is None if nothing that was counted accounts for it."""
-
-    where: str
-    what: str
-    wire: Any
-    record: Any
-    explanation: str | None
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the captures of one run say.
-
-    Attributes:
-        records: the run's folder that they were compared with, or None.
-        overhead_s: median of recorded minus captured latency: time within the sending host.
-    """
-
-    rounds: list[WireRound]
-    links: list[Link]
-    differences: list[Difference] = field(default_factory=list)
-    records: Path | None = None
-    overhead_s: float | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "rounds": [asdict(each) for each in self.rounds], "links": [asdict(each) for each in self.links],
-            "differences": [asdict(each) for each in self.differences],
-            "records": self.records and str(self.records), "overhead_s": self.overhead_s,
-        }
-
-
-def examine(paths: Sequence[Path]) -> Evidence:
-    """Read captures of one run, and compare them with its records if they lie in a run's folder.
-
-    Args:
-        paths: pcap files, or folders with them (a run's folder, its `captures`).
-
-    Raises:
-        CaptureError: nothing there, unreadable, or of several runs.
-    """
-    files = _files(paths)
-    found = channels(files)
-    rounds = [each for channel in found for each in _rounds(channel)]
-    links = [each for channel in found for each in _links(channel)]
-    rounds.sort(key=lambda each: (each.iteration, each.direction != "reduce", len(each.worker), each.worker))
-    folders = {file.resolve().parent.parent for file in files}
-    folder = folders.pop() if len(folders) == 1 else None
-    if folder is None or not (folder / "rounds.parquet").exists():
-        return Evidence(rounds, links)
-    return _compare(Evidence(rounds, links, records=folder))
-
-
-def _files(paths: Sequence[Path]) -> list[Path]:
-    files: list[Path] = []
-    for path in paths:
-        inside = [file for folder in (path, path / "captures") for file in sorted(folder.glob("*.pcap"))]
-        if path.is_dir() and not inside:
-            raise CaptureError(f"{path}: no *.pcap here; `dblp run --capture` writes them")
-        files += inside or [path]
-    return files
-
-
-# -- from the wire alone ---------------------------------------------------------------------------------------
-
-
 def _ends(channel: Channel, direction: str) -> tuple[Point, Point | None]:
     """Where frames of this direction enter the switch and where they leave it: they pass the entry first."""
     def first(point: Point) -> float:
@@ -156,7 +77,8 @@ def _ends(channel: Channel, direction: str) -> tuple[Point, Point | None]:
     return entry, max(others, key=lambda point: len(getattr(point, direction).time), default=None)
 
 
-def _rounds(channel: Channel) -> Iterator[WireRound]:
+def rounds(channel: Channel) -> Iterator[WireRound]:
+    """The rounds of a channel, its reduces first."""
     for parity, direction in enumerate(("reduce", "broadcast")):
         entry, exit_ = _ends(channel, direction)
         sent: Frames = getattr(entry, direction)
@@ -246,183 +168,10 @@ def _arrivals(
     return result
 
 
-def _links(channel: Channel) -> Iterator[Link]:
+def links(channel: Channel) -> Iterator[Link]:
+    """Both directions of a channel, if two ports saw it."""
     for which, direction in enumerate(("reduce", "broadcast")):
         entry, exit_ = _ends(channel, direction)
         if exit_ is not None:
             frames_lost = len(getattr(entry, direction).time) - len(getattr(exit_, direction).time)
             yield Link(channel.worker, direction, frames_lost, entry.segments[which] - exit_.segments[which])
-
-
-# -- against the records ---------------------------------------------------------------------------------------
-
-FROM_FRAMES = ("frames_sent",)
-FROM_CONTROL = ("passes", "frames_delivered", "stale", "duplicate", "tolerance", "in_clr", "early_stop")
-
-
-@dataclass(frozen=True)
-class _Gaps:
-    """What was counted that the captures cannot show: data frames, control packets, and where they went."""
-
-    frames: int
-    control: int
-    where: str
-    status: str
-
-    def explain_frames(self, missing: int) -> str | None:
-        """For frames that should have been captured and were not."""
-        return self.where if 0 < missing <= self.frames else None
-
-    def explain_control(self) -> str | None:
-        return self.where if self.control else None
-
-    def explain_end(self) -> str | None:
-        """For what a run that broke off had not recorded yet."""
-        return None if self.status == "complete" else f"the run is {self.status}"
-
-
-def _compare(evidence: Evidence) -> Evidence:
-    folder = evidence.records
-    assert folder is not None
-    records = pd.read_parquet(folder / "rounds.parquet").set_index(["iteration", "worker", "direction"])
-    last = _last_event(folder)
-    gaps = _gaps(folder, last)
-    differences: list[Difference] = []
-    overheads = []
-    rounds = {(each.iteration, each.worker, each.direction): each for each in evidence.rounds}
-    for key in [*rounds, *(key for key in records.index if key not in rounds)]:
-        where = "iteration {}, {}, {}".format(*key)
-        if key not in rounds:
-            why = gaps.explain_frames(int(records.loc[key]["frames_sent"]))
-            differences.append(Difference(where, "round", "absent", "present", why))
-            continue
-        each = rounds[key]
-        if each.unseen:
-            why = gaps.explain_frames(each.unseen)
-            differences.append(Difference(where, "delivered but never seen", each.unseen, 0, why))
-        if key not in records.index:
-            differences.append(Difference(where, "round", "present", "absent", gaps.explain_end()))
-            continue
-        record = records.loc[key]
-        for name in (*FROM_FRAMES, *FROM_CONTROL):
-            wire, recorded = getattr(each, name), record[name]
-            if wire != recorded:
-                why = gaps.explain_frames(recorded - wire) if name in FROM_FRAMES else gaps.explain_control()
-                differences.append(Difference(where, name, wire, recorded, why))
-        if each.latency_s is not None:
-            latency = float(record["latency_s"])
-            overheads.append(latency - each.latency_s)
-            if latency < each.latency_s - CLOCK_SLACK:
-                differences.append(Difference(where, "latency_s", each.latency_s, latency, None))
-    links = evidence.links
-    if last is not None:
-        links, lost = _account(evidence.links, last, gaps)
-        differences += lost
-    overhead_s = float(np.median(overheads)) if overheads else None
-    return Evidence(evidence.rounds, links, differences, folder, overhead_s)
-
-
-def _account(
-    links: Sequence[Link], last: dict[str, Any], gaps: _Gaps
-) -> tuple[list[Link], list[Difference]]:
-    """Hold what was lost between the ports against what injector and queues have dropped.
-
-    All workers share the server's queue, so only their sum can be held against it.
-    """
-    injected = {
-        (each["host"], DIRECTION_OF[each["direction"]]): each["dropped"] for each in last["counters"]
-    }
-    queues = {each["interface"]: each["dropped"] for each in last["queues"]}
-    counted = [
-        Link(each.worker, each.direction, each.frames_lost, each.segments_lost,
-             injected.get((each.worker, each.direction), 0))
-        for each in links
-    ]
-    groups = [("all workers to srv", [each for each in counted if each.direction == "reduce"], queues.get("s1-srv"))]
-    groups += [
-        (f"srv to {each.worker}", [each], queues.get(f"s1-{each.worker}"))
-        for each in counted if each.direction == "broadcast"
-    ]
-    differences = []
-    for where, group, queue in groups:
-        lost = sum(each.frames_lost + each.segments_lost for each in group)
-        dropped = sum(each.injected or 0 for each in group) + (queue or 0)
-        if group and queue is not None and lost != dropped:
-            missing = abs(lost - dropped)
-            why = gaps.where if missing <= gaps.frames + gaps.control else None
-            differences.append(
-                Difference(where, "packets lost at the switch, against injector and queue", lost, dropped, why)
-            )
-    return counted, differences
-
-
-def _last_event(folder: Path) -> dict[str, Any] | None:
-    """The last counters of the run, if it got to its end."""
-    path = folder / "events.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    last = json.loads(lines[-1]) if lines else {}
-    return last if last.get("kind") == "end" else None
-
-
-def _status(folder: Path) -> str:
-    return json.loads((folder / "run.json").read_text())["status"]
-
-
-def _gaps(folder: Path, last: dict[str, Any] | None) -> _Gaps:
-    dropped = {"data": 0, "control": 0}
-    places = []
-    path = folder / "captures" / "capture.json"
-    for interface, kinds in (json.loads(path.read_text()) if path.exists() else {}).items():
-        for kind, counts in kinds.items():
-            dropped[kind] += counts["dropped"]
-            if counts["dropped"]:
-                places.append(f"the capture dropped {counts['dropped']} {kind} packets at {interface}")
-    for queue in last["queues"] if last else ():
-        if queue["dropped"] and not queue["interface"].startswith("s1-"):
-            dropped["data"] += queue["dropped"] * GSO_SEGMENTS
-            places.append(f"the host's own queue {queue['interface']} dropped {queue['dropped']} trains of frames")
-    return _Gaps(dropped["data"], dropped["control"], "; ".join(places), _status(folder))
-
-
-# -- for people ------------------------------------------------------------------------------------------------
-
-
-def render(evidence: Evidence, console: Console) -> None:
-    """Print the rounds, the links and the differences."""
-    def cell(value: object) -> str:
-        return "-" if value is None else str(value)
-
-    table = Table(
-        "iter", "worker", "direction", "passes", "sent", "lost", "again", "late", "dup", "delivered", "Mbit/s", "s",
-        box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False,
-    )
-    for each in evidence.rounds:
-        table.add_row(
-            str(each.iteration), each.worker, each.direction,
-            *map(cell, (each.passes, each.frames_sent, each.lost, each.retransmissions, each.late,
-                        each.duplicate_frames, each.frames_delivered)),
-            cell(each.goodput_bps and f"{each.goodput_bps / 1e6:.0f}"),
-            cell(each.latency_s and f"{each.latency_s:.4f}"),
-        )
-    console.print(table)
-    console.print()
-    links = Table("link", "frames lost", "TCP segments lost", "injected", box=None, header_style="bold")
-    for link in evidence.links:
-        links.add_row(
-            f"{link.worker} {link.direction}", str(link.frames_lost), str(link.segments_lost), cell(link.injected)
-        )
-    console.print(links)
-    console.print()
-    if evidence.records is None:
-        console.print("No records beside these captures to compare with.")
-        return
-    for each in evidence.differences:
-        why = f"explained: {each.explanation}" if each.explanation else "[red]unexplained[/]"
-        console.print(f"{each.where}: {each.what}: wire {each.wire}, record {each.record} ({why})")
-    if not evidence.differences:
-        console.print(
-            f"Wire and records agree in all {len(evidence.rounds)} rounds: {', '.join(FROM_FRAMES + FROM_CONTROL)}, "
-            "and packets lost at the switch against those that injector and queues count."
-        )
-    if evidence.overhead_s is not None:
-        console.print(f"Recorded latency exceeds that on the wire by {evidence.overhead_s * 1e3:.2f} ms (median).")

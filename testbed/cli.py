@@ -112,17 +112,17 @@ def pcap(
     as_json: AsJson = False,
 ) -> None:
     """Say from captured packets alone what each round was, and where the run's records differ."""
-    from analysis import wire
+    from analysis import proof
     from analysis.pcap import CaptureError
 
     try:
-        evidence = wire.examine(captures)
+        evidence = proof.examine(captures)
     except CaptureError as error:
         raise UserError(str(error)) from error
     if as_json:
         print(json.dumps(evidence.as_json(), indent=1))
     else:
-        wire.render(evidence, out_console)
+        proof.render(evidence, out_console)
     if any(difference.explanation is None for difference in evidence.differences):
         raise typer.Exit(EXIT_FAILED)
 

@@ -14,7 +14,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Raw
 from scapy.utils import rdpcap
 
-from analysis import wire
+from analysis import proof
 from analysis.dissector import DataFrame, control_messages
 from analysis.pcap import CaptureError, channels, messages, read
 
@@ -69,12 +69,15 @@ def assemble(pieces: list[tuple[int, bytes]]) -> bytes:
     return bytes(stream[place] for place in range(len(stream)))
 
 
-def run_folder(folder: Path, *rows: dict, dropped: int = 0, injected: int = 3, queue: int = 0) -> Path:
-    """A complete run with `step()` captured, and these records."""
+def run_folder(
+    folder: Path, *rows: dict, dropped: int = 0, injected: int = 3, queue: int = 0, events: list[dict] | None = None,
+    status: str = "complete",
+) -> Path:
+    """A run with `step()` captured, and these records."""
     (folder / "captures").mkdir(parents=True)
     step().write(folder / "captures")
     pd.DataFrame(rows).to_parquet(folder / "rounds.parquet")
-    (folder / "run.json").write_text(json.dumps({"status": "complete"}))
+    (folder / "run.json").write_text(json.dumps({"status": status, "scenario": {"events": events or []}}))
     kinds = {"data": {"packets": 20, "dropped": dropped}, "control": {"packets": 20, "dropped": 0}}
     (folder / "captures" / "capture.json").write_text(json.dumps({"s1-w1": kinds}))
     last = {
@@ -86,7 +89,7 @@ def run_folder(folder: Path, *rows: dict, dropped: int = 0, injected: int = 3, q
 
 
 def test_a_round_is_read_from_both_ports(tmp_path: Path) -> None:
-    evidence = wire.examine(step().write(tmp_path))
+    evidence = proof.examine(step().write(tmp_path))
     reduce, broadcast = evidence.rounds
     assert (reduce.iteration, reduce.worker, reduce.direction) == (0, "w1", "reduce")
     assert (reduce.passes, reduce.frames_sent, reduce.lost, reduce.retransmissions) == (2, 13, 3, 3)
@@ -102,7 +105,7 @@ def test_a_round_is_read_from_both_ports(tmp_path: Path) -> None:
 
 
 def test_one_port_alone_does_not_tell_what_was_lost(tmp_path: Path) -> None:
-    reduce, _ = wire.examine(step().write(tmp_path)[:1]).rounds
+    reduce, _ = proof.examine(step().write(tmp_path)[:1]).rounds
     assert (reduce.frames_sent, reduce.lost, reduce.late) == (13, None, None)
     assert reduce.passes == 2
 
@@ -114,7 +117,7 @@ def test_numpy_and_scapy_read_the_same(tmp_path: Path) -> None:
 
 def test_records_that_agree(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", RECORD, BROADCAST)
-    evidence = wire.examine([folder])
+    evidence = proof.examine([folder])
     assert evidence.differences == []
     assert evidence.links[0].injected == 3
     assert evidence.overhead_s == pytest.approx(0.001, abs=1e-6)
@@ -131,25 +134,39 @@ def test_records_that_agree(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_that_differs_is_named(tmp_path: Path, change: dict, what: str) -> None:
-    evidence = wire.examine([run_folder(tmp_path / "run", {**RECORD, **change}, BROADCAST)])
+    evidence = proof.examine([run_folder(tmp_path / "run", {**RECORD, **change}, BROADCAST)])
     assert {each.what for each in evidence.differences} == {what}
     assert {each.explanation for each in evidence.differences} == {None}
 
 
 def test_a_loss_that_nobody_counted_is_a_difference(tmp_path: Path) -> None:
-    [difference] = wire.examine([run_folder(tmp_path / "run", RECORD, BROADCAST, injected=2)]).differences
+    [difference] = proof.examine([run_folder(tmp_path / "run", RECORD, BROADCAST, injected=2)]).differences
     assert (difference.wire, difference.record, difference.explanation) == (3, 2, None)
-    assert wire.examine([run_folder(tmp_path / "other", RECORD, BROADCAST, injected=1, queue=2)]).differences == []
+    assert proof.examine([run_folder(tmp_path / "other", RECORD, BROADCAST, injected=1, queue=2)]).differences == []
 
 
 def test_what_the_capture_dropped_explains_as_many_frames_and_no_more(tmp_path: Path) -> None:
     sent = {**RECORD, "frames_sent": 15}
-    [difference] = wire.examine([run_folder(tmp_path / "two", sent, BROADCAST, dropped=2)]).differences
+    [difference] = proof.examine([run_folder(tmp_path / "two", sent, BROADCAST, dropped=2)]).differences
     assert difference.explanation == "the capture dropped 2 data packets at s1-w1"
-    [difference] = wire.examine([run_folder(tmp_path / "one", sent, BROADCAST, dropped=1)]).differences
+    [difference] = proof.examine([run_folder(tmp_path / "one", sent, BROADCAST, dropped=1)]).differences
     assert difference.explanation is None
     passes = {**RECORD, "passes": 3}
-    [difference] = wire.examine([run_folder(tmp_path / "passes", passes, BROADCAST, dropped=9)]).differences
+    [difference] = proof.examine([run_folder(tmp_path / "passes", passes, BROADCAST, dropped=9)]).differences
+    assert difference.explanation is None
+
+
+def test_what_no_counter_tells_is_said(tmp_path: Path) -> None:
+    events = [{"action": "loss"}, {"action": "duplicate"}]
+    run = run_folder(tmp_path / "run", RECORD, BROADCAST, injected=2, events=events)
+    [difference] = proof.examine([run]).differences
+    assert difference.explanation == "events with duplicate make or take packets that no counter tells"
+
+
+def test_a_run_that_broke_off_may_lack_its_last_records(tmp_path: Path) -> None:
+    [difference] = proof.examine([run_folder(tmp_path / "failed", RECORD, status="failed")]).differences
+    assert (difference.where, difference.explanation) == ("iteration 0, w1, broadcast", "the run is failed")
+    [difference] = proof.examine([run_folder(tmp_path / "complete", RECORD)]).differences
     assert difference.explanation is None
 
 
@@ -158,7 +175,7 @@ def test_joined_packets_are_refused(tmp_path: Path) -> None:
     packet = next(packet for packet in exchange.ports["s1-w1"] if UDP in packet)
     packet[UDP].payload = Raw(bytes(3 * 80))
     with pytest.raises(CaptureError, match=r"longer than a frame of 80 bytes.*GSO"):
-        wire.examine(exchange.write(tmp_path))
+        proof.examine(exchange.write(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -173,14 +190,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes, mes
     path = tmp_path / "odd.pcap"
     path.write_bytes(content)
     with pytest.raises(CaptureError, match=f"odd.pcap: {message}"):
-        wire.examine([path])
+        proof.examine([path])
 
 
 def test_a_folder_without_captures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="dblp run --capture"):
-        wire.examine([tmp_path])
+        proof.examine([tmp_path])
     with pytest.raises(CaptureError, match="No such file"):
-        wire.examine([tmp_path / "none.pcap"])
+        proof.examine([tmp_path / "none.pcap"])
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +216,7 @@ def test_cut_and_damaged_captures_never_raise(
         damaged[at % len(damaged)] = value
     path.write_bytes(damaged[: cut if cut < len(damaged) else None])
     try:
-        evidence = wire.examine([path])
+        evidence = proof.examine([path])
     except CaptureError:
         return
     assert all(each.frames_sent > 0 and each.retransmissions >= 0 for each in evidence.rounds)

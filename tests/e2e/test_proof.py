@@ -11,7 +11,7 @@ from console import Dblp, engine_or_skip
 from test_pcap import agree_with_scapy
 from tiny import DOCUMENT
 
-from analysis import wire
+from analysis import proof
 
 BURST = """\
 events:
@@ -48,12 +48,12 @@ def test_wire_records_and_injector_agree(run: Path) -> None:
     drops = json.loads((run / "captures" / "capture.json").read_text())
     assert sorted(drops) == ["s1-srv", "s1-w1", "s1-w2", "s1-w3"]
     assert not any(kind["dropped"] for kinds in drops.values() for kind in kinds.values())
-    evidence = wire.examine([run])
+    evidence = proof.examine([run])
     assert evidence.differences == []
     assert len(evidence.rounds) == len(pd.read_parquet(run / "rounds.parquet")) == 18
     last = json.loads((run / "events.jsonl").read_text().splitlines()[-1])
     counted = {
-        (each["host"], wire.DIRECTION_OF[each["direction"]]): (each["seen"], each["dropped"])
+        (each["host"], proof.DIRECTION_OF[each["direction"]]): (each["seen"], each["dropped"])
         for each in last["counters"]
     }
     for link in evidence.links:
