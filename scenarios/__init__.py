@@ -15,24 +15,25 @@ from scenarios.schema import (
     AtIteration,
     AtRandom,
     Event,
-    Link,
     Optimizer,
     Scenario,
-    Topology,
     Window,
     Workload,
 )
 from scenarios.template import template
+from scenarios.topology import Cable, LeafSpine, Link, Star, Topology, TwoDatacenters
 from scenarios.transports import FixedTolerance, Pacing, PhaseAwareTolerance, ReliableTolerance, Transport
 
 __all__ = [
     "AtEvery",
     "AtIteration",
     "AtRandom",
+    "Cable",
     "CatalogueEntry",
     "Checked",
     "Event",
     "FixedTolerance",
+    "LeafSpine",
     "Link",
     "Optimizer",
     "Pacing",
@@ -41,8 +42,10 @@ __all__ = [
     "ReliableTolerance",
     "Scenario",
     "ScenarioError",
+    "Star",
     "Topology",
     "Transport",
+    "TwoDatacenters",
     "Window",
     "Workload",
     "catalogue",
