@@ -17,7 +17,8 @@ from typing import Any
 
 from protocol.config import DATA_PORT_BASE
 from scenarios import Scenario
-from testbed import doctor, environment
+from testbed import doctor, environment, shaping
+from testbed.bursts import check_switch
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
 from testbed.results import ResultsError, RunFolder
@@ -131,20 +132,26 @@ def choose_engine(asked: str, scenario: Scenario) -> tuple[str, str]:
 
     Raises:
         EngineError: mininet was asked for and cannot run, or a loss must hit TCP, which only mininet can do.
+        ShapingError, SwitchError, InjectorError: this kernel lacks what the scenario's network needs.
     """
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
     if engine == "mininet" and not ready:
         raise EngineError(f"engine mininet cannot run: {reason}; or use --engine local")
     if engine == "local":
-        link = scenario.topology.link
         other = "engine mininet can" if ready else f"engine mininet could, but: {reason}"
         if any(event.protocol == "all" for event in scenario.events):
             raise EngineError(
                 f"an event with protocol 'all' also loses TCP segments, which engine local has no link for; {other}"
             )
-        if link.latency or link.jitter:
-            raise EngineError(f"topology.link.latency needs an emulated link, which engine local has not; {other}")
+        for cable in scenario.topology.cables():
+            if cable.link.latency or cable.link.jitter:
+                raise EngineError(
+                    f"topology.{cable.field}.latency needs an emulated link, which engine local has not; {other}"
+                )
+    else:
+        shaping.check_kernel(scenario.topology)
+        check_switch(scenario)
     return engine, reason if asked == "auto" and not ready else "as asked" if asked != "auto" else ""
 
 

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from scenarios import Scenario
 from testbed.errors import UserError
+from testbed.switches import ovs_datapath
 from testbed.topology import switch_interface
 
 Direction = Literal["to_server", "to_worker"]
@@ -89,10 +90,12 @@ def link_ends(scenario: Scenario) -> list[LinkEnd]:
     Raises:
         InjectorError: two events hit one link with different `protocol`s, which one filter cannot do.
     """
+    topology = scenario.topology
     ends: dict[LinkKey, tuple[int, LinkEnd]] = {}
     for index, event in enumerate(scenario.events):
-        for host, direction in event.links(scenario.topology):
-            end = LinkEnd(host, direction, switch_interface(host), event.protocol)
+        for host, direction in event.links(topology):
+            port = switch_interface(host, topology.switch_of(host))
+            end = LinkEnd(host, direction, port, event.protocol)
             first, other = ends.setdefault(end.key, (index, end))
             if other.protocol != end.protocol:
                 raise InjectorError(
@@ -100,6 +103,25 @@ def link_ends(scenario: Scenario) -> list[LinkEnd]:
                     f"but events.{first} has {other.protocol!r} there; give both the same"
                 )
     return [end for _, end in ends.values()]
+
+
+def check_switch(scenario: Scenario) -> None:
+    """Fail before anything starts where the injectors would not see the frames of the scenario's events.
+
+    Open vSwitch in user space reads frames from a packet socket, which the kernel feeds before any hook of tc(8).
+
+    Raises:
+        InjectorError: an event hits frames on their way into such a switch.
+        SwitchError: Open vSwitch was asked for and does not work here.
+    """
+    if scenario.topology.switch != "ovs" or ovs_datapath() == "system":
+        return
+    for index, event in enumerate(scenario.events):
+        if any(direction == "to_server" for _, direction in event.links(scenario.topology)):
+            raise InjectorError(
+                f"events.{index}: without kernel option CONFIG_OPENVSWITCH, Open vSwitch takes frames to the server "
+                "from the port before a loss can be injected; use `switch: bridge`"
+            )
 
 
 def check_loss(prepared: object, host: str, direction: str, probability: float) -> None:

@@ -25,11 +25,11 @@ def run(folder: RunFolder, parent: Parent) -> None:
     """Build the network, shape and verify it, run the processes, take it all down."""
     scenario = folder.scenario()
     topology = scenario.topology
-    shaping.check_kernel(topology.link)
-    network = build_network(topology.workers, topology.switch)
+    ends = shaping.link_ends(topology)
+    network = build_network(topology)
     try:
         network.start()
-        links = shaping.apply(network, topology.link)
+        links = shaping.apply(network, ends)
         injector = choose_injector("auto")
         try:
             injector.prepare(link_ends(scenario))
@@ -39,7 +39,7 @@ def run(folder: RunFolder, parent: Parent) -> None:
             def spawn(name: str, argv: list[str], output: TextIO) -> subprocess.Popen:
                 return network[name].popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
-            Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network)).run()
+            Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network, ends)).run()
         finally:
             injector.close()
     finally:
