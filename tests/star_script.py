@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -276,13 +277,16 @@ def fabric(text: str, *sources: str) -> dict[str, object]:
         net.start()
         links = shaping.apply(net, ends)
         hosts = topology.host_names
+        round_trip = {}
         pinged = 0
         for source, target in permutations(hosts, 2):
-            _, _, status = net[source].pexec(["ping", "-n", "-c", "1", "-W", "2", host_ip(target)])
+            output, _, status = net[source].pexec(["ping", "-n", "-c", "1", "-W", "2", host_ip(target)])
             assert status == 0, f"{source} does not reach {target}"
             pinged += 1
-        report = measure(net, 1.5, sources)
-        return {"links": links, "pinged": pinged, **report, "drops": shaping.queue_drops(net, ends)}
+            if target == "srv":
+                round_trip[source] = float(re.search(r"time=([\d.]+) ms", output)[1]) / 1e3
+        report = {"links": links, "pinged": pinged, "round_trip_s": round_trip, **measure(net, 1.5, sources)}
+        return report | {"drops": shaping.queue_drops(net, ends)}
     finally:
         net.stop()
 

@@ -9,15 +9,17 @@ from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from mininet.topo import Topo
 from private_net import needs_root, run_private
 from pydantic import TypeAdapter
 
 import testbed.topology as topology
-from scenarios import Topology
+from scenarios import Topology, load
 from scenarios.topology import AnyTopology
-from testbed import switches
+from testbed import bursts, shaping, switches
+from testbed.bursts import InjectorError
 from testbed.isolation import ISOLATE
 from testbed.switches import LinuxBridge, OpenVSwitch, SwitchError, switch_class
 from testbed.topology import (
@@ -32,6 +34,7 @@ from testbed.topology import (
     host_names,
     silent_ports,
 )
+from testbed.transport import transport_config
 
 FABRIC = {"kind": "leaf_spine", "workers": 7, "leaves": 3, "spines": 2, "oversubscription": 2}
 DATACENTERS = {"kind": "two_datacenters", "workers": 4, "local_workers": 1, "wan": {"rate": "100mbit"}}
@@ -234,3 +237,76 @@ def test_leaves_send_over_different_spines():
     carried = {entry["interface"]: entry["sent_packets"] for entry in report["drops"]}
     assert min(carried["spine2-leaf1"], carried["spine1-leaf1"]) > 1000
     assert max(carried["leaf2-spine1"], carried["leaf3-spine2"]) < 200
+
+
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "testbed.cli", "run", *arguments], capture_output=True, text=True, timeout=280
+    )
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@needs_root
+def test_training_over_two_tiers_with_a_burst_behind_the_uplink(tmp_path):
+    answer = run_cli(
+        "leaf-spine", "--engine", "mininet", "--out", str(tmp_path), "--set", "workload.iterations=6",
+        "--set", "workload.iterations_per_epoch=6", "--set", "events.0.at.iteration=3",
+        "--set", "transports={mlt: {tolerance: {policy: fixed, p: 2%}}}",
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    folder = tmp_path / "leaf-spine" / "mlt-s1"
+    run = json.loads((folder / "run.json").read_text())
+    assert run["status"] == "complete"
+    assert {link["interface"]: link["rate_bps"] for link in run["links"]}["leaf2-spine1"] == 5e6
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    assert (rounds["frames_delivered"] >= 0.98 * rounds["frames_total"]).all()
+    hit = rounds[rounds["burst"]]
+    assert set(hit["worker"]) == {"w3", "w4"}
+    assert (hit["frames_sent"] > hit["frames_total"]).all()
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert all(counter["dropped"] > 0 for counter in events[-1]["counters"])
+    sent = {queue["interface"]: queue["sent_packets"] for queue in events[-1]["queues"]}
+    frames = rounds.query("direction == 'reduce' and worker in ['w3', 'w4']")["frames_delivered"].sum()
+    assert sent["leaf2-spine1"] >= frames
+
+
+@pytest.mark.root
+@needs_root
+def test_a_long_link_is_refused_by_name_of_the_kernel_option_or_has_its_latency(tmp_path):
+    problem = shaping.qdisc_problem("netem")
+    if problem is None:
+        fields = DATACENTERS | {"link": {"rate": "20mbit"}, "wan": {"rate": "5mbit", "latency": "20ms"}}
+        report = traffic(fields, "w4")
+        assert report["round_trip_s"]["w1"] < 0.02
+        assert 0.04 <= report["round_trip_s"]["w4"] < 0.08
+        assert 0.5 * 5e6 <= report["rate"] <= 1.05 * 5e6
+        return
+    answer = run_cli("cross-datacenter", "--engine", "mininet", "--out", str(tmp_path))
+    assert answer.returncode != 0
+    assert "topology.wan: latency 0.02 s" in answer.stderr
+    assert "CONFIG_NET_SCH_NETEM" in answer.stderr
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("datapath", "refused"), [("netdev", True), ("system", False)])
+def test_losses_that_open_vswitch_in_user_space_would_not_see_are_refused(monkeypatch, datapath, refused):
+    monkeypatch.setattr(bursts, "ovs_datapath", lambda: datapath)
+    scenario = load("leaf-spine", overrides=["topology.switch=ovs"])
+    if refused:
+        with pytest.raises(InjectorError, match=r"events.0: without kernel option CONFIG_OPENVSWITCH"):
+            bursts.check_switch(scenario)
+    else:
+        bursts.check_switch(scenario)
+    bursts.check_switch(load("leaf-spine", overrides=["topology.switch=ovs", "events.0.direction=to_worker"]))
+
+
+def test_losses_sit_on_the_port_of_the_workers_own_switch():
+    ends = bursts.link_ends(load("leaf-spine"))
+    assert [(end.host, end.interface) for end in ends] == [("w3", "leaf2-w3"), ("w4", "leaf2-w4")]
+
+
+def test_the_server_announces_the_shares_of_the_topology():
+    config = transport_config(load("leaf-spine"), "dblp", 0, "")
+    assert config.link_rate == 20e6
+    assert config.shares == (5e6, 5e6, 2.5e6, 2.5e6)
