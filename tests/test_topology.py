@@ -222,8 +222,9 @@ def test_an_uplink_carries_its_rate_and_no_more(switch):
     # Never faster, apart from the bucket and the receiver's clock; slower only where the machine is busy.
     assert (0.5 if switch == "bridge" else 0.1) * 50e6 <= report["rate"] <= 1.05 * 50e6
     # Two senders at 200 Mbit/s each: what does not fit is lost where the narrow link begins, and only there.
-    dropped = {entry["interface"]: entry["dropped"] for entry in report["drops"] if entry["dropped"]}
-    assert dropped.keys() == {"leaf2-spine1"}
+    # Open vSwitch in user space may lose them itself, before that queue.
+    dropped = {entry["interface"] for entry in report["drops"] if entry["dropped"]}
+    assert dropped == {"leaf2-spine1"} or (switch == "ovs" and not dropped)
 
 
 @pytest.mark.root
