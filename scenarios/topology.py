@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from scenarios.base import Count, CountFromZero, Positive, Strict
 from scenarios.errors import located
@@ -144,6 +144,10 @@ class LeafSpine(Topology):
     frames between two leaves take one spine, in both directions: that of the number (leaf + leaf) modulo the spines.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"kind": "leaf_spine", "oversubscription": 4, "link": {"rate": "1gbit"}}]}
+    )
+
     kind: Literal["leaf_spine"]
     """Which topology."""
     leaves: Switches = 2
@@ -197,6 +201,12 @@ class LeafSpine(Topology):
 
 class TwoDatacenters(Topology):
     """Two stars joined by one long link: the server in the first, workers in both (section VI-A of the paper)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"kind": "two_datacenters", "link": {"rate": "1gbit"}, "wan": {"rate": "200mbit"}}]
+        }
+    )
 
     kind: Literal["two_datacenters"]
     """Which topology."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from scenarios import LeafSpine, Scenario, ScenarioError, Star, TwoDatacenters, load
+from scenarios import LeafSpine, Scenario, ScenarioError, Star, TwoDatacenters, json_schema, load
 
 FABRIC = "topology={kind: leaf_spine, workers: 4, leaves: 2, uplink: {rate: 500mbit}, link: {rate: 1gbit}}"
 DATACENTERS = "topology={kind: two_datacenters, workers: 5, wan: {rate: 100mbit, latency: 20ms}, link: {rate: 1gbit}}"
@@ -56,3 +57,10 @@ def test_a_mistake_in_a_file_has_its_line(tmp_path: Path):
     path.write_text("extends: examples/leaf-spine\ntopology:\n  oversubscription: 0\n")
     with pytest.raises(ScenarioError, match=r"mine.yaml:3: topology.oversubscription: should be greater than 0"):
         load(path)
+
+
+def test_what_templates_propose_is_valid():
+    proposed = [rules["examples"][0] for rules in json_schema()["$defs"].values() if "kind" in str(rules.get("examples"))]
+    assert {type(load("demo", overrides=[f"topology={json.dumps(each)}"]).topology) for each in proposed} == {
+        LeafSpine, TwoDatacenters,
+    }  # fmt: skip
