@@ -46,6 +46,8 @@ class TransportConfig:
         pacing: `share` (the server grants each sender an equal share of its link, and a sender keeps that rate
             *delivered*), `fixed` (rate of `fixed_rate`), or `none` (the paper: as fast as the socket takes it).
         link_rate: bit/s of this endpoint's own link; needed on the server for `share`, a cap on the workers.
+        shares: bit/s that the server grants to each worker, in rank order, where the narrowest link on the way is not
+            its own; None divides `link_rate` equally.
         fixed_rate: bit/s, for pacing `fixed`.
         data_port_base: first UDP port of the data block, or 0 to let the kernel choose (no tc filter then).
         send_buffer: bytes of SO_SNDBUF on the UDP socket. Small, since an early stop cannot recall what is queued.
@@ -59,6 +61,7 @@ class TransportConfig:
     mtu: int = 1500
     pacing: str = "share"
     link_rate: float | None = None
+    shares: tuple[float, ...] | None = None
     fixed_rate: float | None = None
     data_port_base: int = 0
     send_buffer: int = 256 << 10
@@ -79,6 +82,8 @@ class TransportConfig:
             raise LocalProtocolError(f"pacing is {self.pacing!r}; known are {', '.join(PACING_MODES)}")
         if self.pacing == "fixed" and not self.fixed_rate:
             raise LocalProtocolError("pacing 'fixed' needs fixed_rate, in bit/s")
+        if self.shares is not None and not all(share > 0 for share in self.shares):
+            raise LocalProtocolError(f"shares are {self.shares}; each must be above 0 bit/s")
 
     def data_port(self, rank: int, of_worker: bool) -> int:
         """The UDP port of the channel between the server and the worker of this rank, on one of its sides; 0 for any.
@@ -94,6 +99,12 @@ class TransportConfig:
                 "set data_port_base to 0"
             )
         return self.data_port_base + rank + (WORKER_PORT_OFFSET if of_worker else 0)
+
+    def share(self, rank: int, workers: int) -> float | None:
+        """bit/s that the server grants to a worker, or None for no limit."""
+        if self.shares is not None:
+            return self.shares[rank]
+        return self.link_rate / workers if self.link_rate else None
 
     @property
     def chunk_bytes(self) -> int:

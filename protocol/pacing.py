@@ -1,9 +1,9 @@
 """How fast a sender may send: a credit in frames that fills at a rate, and for `share` the rate itself.
 
-`share`: the server grants each sender an equal part of its link. A sender aims at that rate *delivered*, not sent:
-where frames are lost on the way at random (a burst upstream of the shared link), it sends faster to make up for them,
-at most as fast as its own link. Where sending more does not deliver more, the loss is its own queue overflowing; it
-falls back to its share until the round ends.
+`share`: the server grants each sender a part of the link that they share, its own or a narrower one on the way. It
+aims at that rate *delivered*, not sent: where frames are lost on the way at random (a burst upstream of the shared
+link), it sends faster to make up for them, at most as fast as its own link. Where sending more does not deliver more,
+the loss is its own queue overflowing; it falls back to its share until the round ends.
 """
 
 from __future__ import annotations

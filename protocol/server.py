@@ -85,6 +85,8 @@ class Server:
         if workers < 1:
             raise LocalProtocolError(f"workers is {workers}; at least one is needed")
         self.workers, self.config = workers, config or TransportConfig()
+        if self.config.shares is not None and len(self.config.shares) != workers:
+            raise LocalProtocolError(f"{len(self.config.shares)} shares for {workers} workers; give each one")
         self.tolerance: ToleranceSchedule = tolerance or Fixed(0.0)
         self.loop = EventLoop()
         self._impairment = impairment
@@ -153,7 +155,7 @@ class Server:
         self.size = hello.size_bytes // 4
         self.tensors = [Tensor(name, tuple(shape), dtype) for name, shape, dtype in hello.tensors]
         session = secrets.randbits(32)
-        share = self.config.link_rate / self.workers if self.config.link_rate else None
+        shares = [self.config.share(rank, self.workers) for rank in range(self.workers)]
         self._frames = model_frames(hello.size_bytes, session, self.config)
         self._average = np.zeros(self.size, np.float32)
         for rank, worker in enumerate(workers):
@@ -161,14 +163,15 @@ class Server:
             udp.connect((worker.host, worker.hello.udp_port))
             receiver = Receiver(hello.size_bytes, self.config.chunk_bytes, session)
             channel = Channel(
-                worker.hello.name, worker.tcp, udp, self.config, self._frames, receiver, share, worker.decoder
+                worker.hello.name, worker.tcp, udp, self.config, self._frames, receiver, shares[rank],
+                worker.decoder,
             )
             channel.impairment = self._impairment(rank)
             self._channels.append(channel)
         self._arm()
         for worker, channel in zip(workers, self._channels, strict=True):
             reply = Welcome(
-                worker.hello.version, session, channel.udp.getsockname()[1], self.workers, share
+                worker.hello.version, session, channel.udp.getsockname()[1], self.workers, shares[worker.hello.rank]
             )
             worker.tcp.settimeout(self.config.timeouts.handshake)
             try:

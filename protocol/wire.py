@@ -155,7 +155,7 @@ class Hello(_Json):
 
 @dataclass(frozen=True)
 class Welcome(_Json):
-    """Server to worker: the session, where to send, and the share of the server's link (bit/s) or null."""
+    """Server to worker: the session, where to send, and the rate granted to the sender (bit/s) or null."""
 
     TYPE: ClassVar[int] = 3
     version: int

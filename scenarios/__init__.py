@@ -11,8 +11,9 @@ from scenarios.editor import json_schema
 from scenarios.errors import Problem, ScenarioError
 from scenarios.events import AtEvery, AtIteration, AtRandom, AtTime, Event, Spell, Window
 from scenarios.loader import CatalogueEntry, catalogue, load, read
-from scenarios.schema import Link, Optimizer, Scenario, Topology, Workload
+from scenarios.schema import Optimizer, Scenario, Workload
 from scenarios.template import template
+from scenarios.topology import Cable, LeafSpine, Link, Star, Topology, TwoDatacenters
 from scenarios.transports import FixedTolerance, Pacing, PhaseAwareTolerance, ReliableTolerance, Transport
 
 __all__ = [
@@ -20,10 +21,12 @@ __all__ = [
     "AtIteration",
     "AtRandom",
     "AtTime",
+    "Cable",
     "CatalogueEntry",
     "Checked",
     "Event",
     "FixedTolerance",
+    "LeafSpine",
     "Link",
     "Optimizer",
     "Pacing",
@@ -33,8 +36,10 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "Spell",
+    "Star",
     "Topology",
     "Transport",
+    "TwoDatacenters",
     "Window",
     "Workload",
     "catalogue",

@@ -14,50 +14,13 @@ from scenarios import events
 from scenarios.base import Count, CountFromZero, Positive, Strict
 from scenarios.errors import KeyPath, ScenarioError, explain, located
 from scenarios.events import AtEvery, Event, Seconds, Spell, Window
+from scenarios.topology import AnyTopology
 from scenarios.transports import Transport
-from scenarios.units import Rate, Time
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 """Names of scenarios and transports are names of folders in results/, hence lower case and no spaces."""
 Model = Literal["efficientnet_b0", "digits_cnn"]
 Dataset = Literal["auto", "cifar10", "fashion_mnist", "digits"]
-
-
-class Link(Strict):
-    """The link between a host and the switch, the same in both directions."""
-
-    rate: Rate
-    """Rate in bit/s: `1gbit`, `500mbit`."""
-    latency: Time = 0.0
-    """One-way delay. Anything above `0ms` needs a kernel with sch_netem."""
-    jitter: Time = 0.0
-    """Random variation of the latency, at most the latency itself; needs sch_netem too."""
-    limit: Count = 1000
-    """Length of the queue before the link, in packets."""
-    mtu: Annotated[int, Field(strict=True, ge=576, le=9216)] = 1500
-    """Largest IP packet, in bytes; a data frame of the transport fills it."""
-
-    @model_validator(mode="after")
-    def _jitter_within_latency(self) -> Self:
-        if self.jitter > self.latency:
-            raise located([(("jitter",), "should be at most the latency, or delays would be negative")])
-        return self
-
-
-class Topology(Strict):
-    """A star: one server `srv` and the workers `w1`, `w2`, ... around one switch."""
-
-    workers: Annotated[int, Field(strict=True, ge=1, le=253)] = 3
-    """Number of workers (the hosts share one /24 network)."""
-    switch: Literal["auto", "bridge", "ovs"] = "auto"
-    """Linux bridge or Open vSwitch; `auto` takes what works."""
-    link: Link
-    """Shape of each of the links."""
-
-    @property
-    def worker_names(self) -> tuple[str, ...]:
-        """`w1` to `wN`."""
-        return tuple(f"w{n}" for n in range(1, self.workers + 1))
 
 
 class Optimizer(Strict):
@@ -126,7 +89,7 @@ class Scenario(Strict):
     """One line for the list of scenarios."""
     profile: str | None = None
     """The profile that was applied."""
-    topology: Topology
+    topology: AnyTopology
     """Hosts and links."""
     workload: Workload
     """The training job."""

@@ -102,18 +102,19 @@ def inside(setting: Setting) -> list[dict]:
     """Build the star and run the nodes; called in namespaces of its own."""
     from mininet.log import setLogLevel
 
-    from scenarios import Link
+    from scenarios import Star
     from testbed import shaping
     from testbed.bursts import LinkEnd, choose_injector
     from testbed.topology import build_network, switch_interface
 
     setLogLevel("critical")
-    network = build_network(setting.workers)
+    star = Star.model_validate({"workers": setting.workers, "link": {"rate": f"{setting.rate:.0f}bit"}})
+    network = build_network(star)
     names = worker_names(setting.workers)
     injector = choose_injector() if setting.loss else None
     try:
         network.start()
-        shaping.apply(network, Link.model_validate({"rate": f"{setting.rate:.0f}bit"}))
+        shaping.apply(network, shaping.link_ends(star))
         if injector:
             injector.prepare([LinkEnd(name, "to_server", switch_interface(name), "udp") for name in names])
             for name in names:

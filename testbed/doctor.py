@@ -19,7 +19,7 @@ from testbed.bursts.netem import netem_problem
 from testbed.environment import PACKAGES
 from testbed.isolation import ISOLATE
 from testbed.shaping import qdisc_problem
-from testbed.topology import ovs_problem
+from testbed.switches import SwitchError, ovs_datapath
 from testbed.training.data import locate
 
 MININET = "engine mininet"
@@ -106,7 +106,6 @@ def _network_checks() -> list[Check]:
     modules = "load or build the module; most distributions' kernels have it"
     veth = "ip link add name dblp0 type veth peer name dblp1"
     bridge = "ip link add name dblp0 type bridge"
-    ovs = ovs_problem()
     found += [
         _kernel("namespaces", lambda: _attempt([*ISOLATE, "true"]), "containers: start with --privileged", MININET),
         _kernel("veth (CONFIG_VETH)", lambda: _attempt(["unshare", "-n", *veth.split()]), modules, MININET),
@@ -125,12 +124,24 @@ def _network_checks() -> list[Check]:
         ok = True if problem is None else None if one_works else False
         remedy = "" if one_works else "one of the two injectors is needed"
         found.append(Check(name, ok, problem or "works", remedy, "bursts in engine mininet (one of the two)"))
-    return [*found, Check("Open vSwitch", None if ovs else True, ovs or "answers", "", "`switch: ovs` only")]
+    return [*found, _ovs_check()]
 
 
 def _kernel(name: str, problem_of: Callable[[], str | None], remedy: str, needed_for: str) -> Check:
     problem = problem_of()
     return Check(name, problem is None, problem or "works", remedy if problem else "", needed_for)
+
+
+def _ovs_check() -> Check:
+    try:
+        datapath = ovs_datapath()
+    except SwitchError as problem:
+        return Check("Open vSwitch", None, str(problem), "", "`switch: ovs` only")
+    works = {
+        "system": "works, in the kernel",
+        "netdev": "works in user space, without losses on the way to the server (kernel option CONFIG_OPENVSWITCH)",
+    }
+    return Check("Open vSwitch", True, works[datapath], "", "`switch: ovs` only")
 
 
 def _attempt(command: list[str]) -> str | None:

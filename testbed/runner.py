@@ -18,12 +18,12 @@ from typing import Any
 from protocol.config import DATA_PORT_BASE
 from scenarios import Scenario
 from testbed import doctor, environment, shaping
-from testbed.bursts import choose_injector, link_ends
+from testbed.bursts import check_switch, choose_injector, link_ends
 from testbed.bursts.actions import module
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
 from testbed.results import ResultsError, RunFolder
-from testbed.topology import SERVER, host_ip, switch_class
+from testbed.topology import SERVER, host_ip
 from testbed.training import data
 from testbed.transport import SECRET_VARIABLE
 
@@ -153,16 +153,18 @@ def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tupl
 
 def _check_mininet(scenario: Scenario) -> None:
     """Refuse what this kernel cannot do before any run of any scenario has begun."""
-    shaping.check_kernel(scenario.topology.link)
-    switch_class(scenario.topology.switch)
+    shaping.check_kernel(scenario.topology)
+    check_switch(scenario)
     link_ends(scenario)
     choose_injector("auto", scenario.events)
 
 
 def _check_local(scenario: Scenario, other: str) -> None:
-    link = scenario.topology.link
-    if link.latency or link.jitter:
-        raise EngineError(f"topology.link.latency needs an emulated link, which engine local has not; {other}")
+    for cable in scenario.topology.cables():
+        if cable.link.latency or cable.link.jitter:
+            raise EngineError(
+                f"topology.{cable.field}.latency needs an emulated link, which engine local has not; {other}"
+            )
     for index, event in enumerate(scenario.events):
         problem = module(event).local_problem(event)
         if problem is None and any(host == SERVER for host, _ in event.links(scenario.topology)):

@@ -6,8 +6,9 @@ succeed, and what the kernel says afterwards must equal what was asked.
 Both ends of each link send through HTB (tc-htb(8)) at the link's rate, which counts Ethernet frames
 without preamble and FCS, as TCLink does: TCP over 1 Gbit/s then carries 0.956 Gbit/s of data. HTB's one
 class ends in a queue of `limit` packets: pfifo, or netem where the link has latency or jitter. The queue
-that fills is the one on the switch port towards the server. Frames reach it one by one, since hosts segment
-before they transmit; in a host's own queue a UDP_SEGMENT train counts once, as on any Linux host.
+that fills is the one on the switch port towards the server, or towards a narrower link on the way there.
+Frames reach it one by one, since hosts segment before they transmit; in a host's own queue a UDP_SEGMENT train
+counts once, as on any Linux host.
 
 Offloads. Hosts segment TCP and UDP_SEGMENT trains in software before the wire, or a single loss draw would
 take a train of 44 datagrams. The switch ports have TSO off and the hosts GRO on, because veth hands frames
@@ -22,16 +23,17 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mininet.net import Mininet
 from mininet.node import Node
 
 from protocol.config import ETHERNET_HEADER
-from scenarios import Link
+from scenarios import Link, Topology
 from testbed.errors import UserError
-from testbed.topology import SWITCH, host_interface, switch_interface
+from testbed.topology import cable_interfaces
 
 Side = Literal["host", "switch"]
 
@@ -92,8 +94,8 @@ def qdisc_problem(kind: str) -> str | None:
     return f"`tc qdisc add ... {kind}`: {reason} (kernel option {KERNEL_OPTION[kind]})"
 
 
-def check_kernel(link: Link) -> None:
-    """Fail before anything starts when the kernel lacks what `link` needs.
+def check_kernel(topology: Topology) -> None:
+    """Fail before anything starts when the kernel lacks what a link needs.
 
     Raises:
         ShapingError: names the field of the scenario and the kernel option.
@@ -101,11 +103,11 @@ def check_kernel(link: Link) -> None:
     problem = qdisc_problem("htb")
     if problem:
         raise ShapingError(f"topology.link.rate: this kernel cannot limit rates: {problem}")
-    if needs_netem(link):
-        problem = qdisc_problem("netem")
-        if problem:
+    for cable in topology.cables():
+        link = cable.link
+        if needs_netem(link) and (problem := qdisc_problem("netem")):
             raise ShapingError(
-                f"topology.link: latency {link.latency:g} s and jitter {link.jitter:g} s need netem: "
+                f"topology.{cable.field}: latency {link.latency:g} s and jitter {link.jitter:g} s need netem: "
                 f"{problem}; set both to 0ms, or use a kernel that has it (on Debian and Ubuntu: `modprobe sch_netem`)"
             )
 
@@ -174,15 +176,35 @@ def commands(link: Link, interface: str, side: Side) -> list[list[str]]:
 # -- applied, read back, compared ----------------------------------------------------------------------------
 
 
-def link_ends(net: Mininet) -> Iterator[tuple[Node, str, Side]]:
-    """(node, interface, side) of both ends of each host's link."""
-    for host in net.hosts:
-        yield host, host_interface(host.name), "host"
-        yield net[SWITCH], switch_interface(host.name), "switch"
+@dataclass(frozen=True)
+class End:
+    """One end of a link.
+
+    Attributes:
+        node: the host or switch.
+        interface: its interface there, unique in the network.
+        side: what kind of node it is; the offloads differ.
+        link: what it should be.
+    """
+
+    node: str
+    interface: str
+    side: Side
+    link: Link
 
 
-def apply(net: Mininet, link: Link) -> list[dict[str, Any]]:
-    """Shape both directions of all links of a started network and verify them.
+def link_ends(topology: Topology) -> list[End]:
+    """Both ends of all links: those of the hosts first, then those between switches."""
+    ends = []
+    for cable in topology.cables():
+        for node, interface in zip((cable.lower, cable.upper), cable_interfaces(cable, topology), strict=True):
+            side: Side = "host" if node in topology.host_names else "switch"
+            ends.append(End(node, interface, side, cable.link))
+    return ends
+
+
+def apply(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
+    """Shape link ends of a started network and verify them.
 
     Returns:
         :func:`read_back`'s list, for the run's metadata.
@@ -190,17 +212,18 @@ def apply(net: Mininet, link: Link) -> list[dict[str, Any]]:
     Raises:
         ShapingError: a command failed, or the kernel reports something else than was asked.
     """
-    for node, interface, side in link_ends(net):
-        for command in commands(link, interface, side):
-            _run(node, interface, command)
-    states = read_back(net)
-    for state in states:
-        verify(state, link)
+    ends = list(ends)
+    for end in ends:
+        for command in commands(end.link, end.interface, end.side):
+            _run(net[end.node], end.interface, command)
+    states = read_back(net, ends)
+    for end, state in zip(ends, states, strict=True):
+        verify(state, end.link)
     return states
 
 
-def read_back(net: Mininet) -> list[dict[str, Any]]:
-    """What the kernel says of each link end now.
+def read_back(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
+    """What the kernel says of link ends now.
 
     Returns:
         A JSON-ready dict per end: interface, side, mtu (bytes), rate_bps, burst_bytes, qdiscs (`tc -s -j
@@ -210,7 +233,8 @@ def read_back(net: Mininet) -> list[dict[str, Any]]:
         ShapingError: a command failed.
     """
     states = []
-    for node, interface, side in link_ends(net):
+    for end in ends:
+        node, interface, side = net[end.node], end.interface, end.side
         klass = _run(node, interface, ["tc", "class", "show", "dev", interface])
         features = _run(node, interface, ["ethtool", "-k", interface])
         reported = dict(re.findall(r"^\s*([\w-]+): (on|off)", features, re.MULTILINE))
@@ -265,8 +289,8 @@ def verify(state: Mapping[str, Any], link: Link) -> None:
         raise ShapingError(f"link end {state['interface']}: " + "; ".join(differences))
 
 
-def queue_drops(net: Mininet) -> list[dict[str, Any]]:
-    """Cumulative counters of the queue of each link end.
+def queue_drops(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
+    """Cumulative counters of the queues of link ends.
 
     Returns:
         A dict per end: interface, dropped (packets that found the queue full), sent_packets, sent_bytes
@@ -276,8 +300,9 @@ def queue_drops(net: Mininet) -> list[dict[str, Any]]:
         ShapingError: a command failed, or an end has lost its root qdisc.
     """
     drops = []
-    for node, interface, _ in link_ends(net):
-        root = next((qdisc for qdisc in _qdiscs(node, interface) if qdisc.get("root")), None)
+    for end in ends:
+        interface = end.interface
+        root = next((qdisc for qdisc in _qdiscs(net[end.node], interface) if qdisc.get("root")), None)
         if root is None or root["kind"] != "htb":
             raise ShapingError(f"link end {interface}: its HTB root qdisc is gone")
         drops.append(

@@ -1,30 +1,33 @@
-"""The star of the paper's testbed: one server, N workers, one switch (Section V, "Testbed").
+"""A scenario's topology as a Mininet network.
 
-Loads on its own in Mininet too::
+The topologies load on their own in Mininet too, with links that have no rate::
 
     mn --custom testbed/topology.py --topo star,3 --switch ipbridge
+    mn --custom testbed/topology.py --topo leafspine,4,2,2 --switch ipbridge    # workers, leaves, spines
+    mn --custom testbed/topology.py --topo twodc,4,2 --switch ipbridge          # workers, those beside the server
 
-Hosts are `srv` (10.0.0.1) and `w1` ... `wN` (10.0.0.2 ...); the link of host `w1` has the ends `w1-eth0`
-in the host and `s1-w1` on the switch, so a line of `tc` or `ip link` output names its place. Mininet gives
-each host a network namespace of its own; the switch stays in the namespace of the calling process.
+Hosts are `srv` (10.0.0.1) and `w1` ... `wN` (10.0.0.2 ...). A link's two ends are named so that a line of `tc` or
+`ip link` output names its place: `w1-eth0` in the host, `s1-w1` on switch `s1`, `leaf1-spine2` on `leaf1`. Mininet
+gives each host a network namespace of its own; switches stay in the namespace of the calling process.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import shutil
-import subprocess
+from itertools import pairwise
 
 from mininet.net import Mininet
-from mininet.node import OVSBridge, Switch
 from mininet.topo import Topo
+from pydantic import TypeAdapter, ValidationError
 
+from scenarios import Topology
+from scenarios.errors import explain
+from scenarios.topology import SERVER, AnyTopology, Cable
 from testbed.errors import UserError
+from testbed.switches import LinuxBridge, OpenVSwitch, switch_class
 
-SERVER = "srv"
 SWITCH = "s1"
 SUBNET = ipaddress.ip_network("10.0.0.0/24")
-MAX_WORKERS = SUBNET.num_addresses - 3  # network, broadcast and the server's own address
 
 
 class TopologyError(UserError):
@@ -43,7 +46,16 @@ def host_names(workers: int) -> list[str]:
 
 def host_ip(host: str) -> str:
     """The address of a host: `srv` has 10.0.0.1, `wK` has 10.0.0.(K+1)."""
-    return str(SUBNET[1] if host == SERVER else SUBNET[1 + int(host.removeprefix("w"))])
+    return str(SUBNET[_number(host)])
+
+
+def host_mac(host: str) -> str:
+    """The hardware address of a host; its last byte is that of the IP address."""
+    return f"00:00:00:00:00:{_number(host):02x}"
+
+
+def _number(host: str) -> int:
+    return 1 if host == SERVER else 1 + int(host.removeprefix("w"))
 
 
 def host_interface(host: str) -> str:
@@ -51,19 +63,80 @@ def host_interface(host: str) -> str:
     return f"{host}-eth0"
 
 
-def switch_interface(host: str) -> str:
-    """The switch's end (the port) of the link of `host`."""
-    return f"{SWITCH}-{host}"
+def switch_interface(peer: str, switch: str = SWITCH) -> str:
+    """The port of `switch` on the link to `peer`, a host or another switch."""
+    return f"{switch}-{peer}"
 
 
-def sending_end(host: str, direction: str) -> tuple[str, str]:
+def sending_end(host: str, direction: str, topology: Topology) -> tuple[str, str]:
     """(node, interface) of the end of the link of `host` that sends in a direction ('to_server' or 'to_worker')."""
     if (direction == "to_server") == (host != SERVER):
         return host, host_interface(host)
-    return SWITCH, switch_interface(host)
+    switch = topology.switch_of(host)
+    return switch, switch_interface(host, switch)
 
 
-class StarTopo(Topo):
+def cable_interfaces(cable: Cable, topology: Topology) -> tuple[str, str]:
+    """Names of the lower and the upper end of a link."""
+    lower, upper = cable.lower, cable.upper
+    at_host = lower in topology.host_names
+    return host_interface(lower) if at_host else switch_interface(upper, lower), switch_interface(lower, upper)
+
+
+def forwarding(topology: Topology) -> dict[str, dict[str, str]]:
+    """For each switch, the port for each host's hardware address, so that frames take `Topology.path`."""
+    tables: dict[str, dict[str, str]] = {switch: {} for switch in topology.switches}
+    for source in topology.host_names:
+        for target in topology.host_names:
+            if source != target:
+                for switch, following in pairwise(topology.path(source, target)[1:]):
+                    tables[switch][host_mac(target)] = switch_interface(following, switch)
+    return tables
+
+
+def silent_ports(topology: Topology) -> set[str]:
+    """Ports that must not pass on broadcasts, since their link closes a loop; the others form a tree."""
+    tree = {switch: switch for switch in topology.switches}
+
+    def root(switch: str) -> str:
+        return switch if tree[switch] == switch else root(tree[switch])
+
+    silent: set[str] = set()
+    for cable in topology.trunks():
+        if root(cable.lower) == root(cable.upper):
+            silent |= set(cable_interfaces(cable, topology))
+        tree[root(cable.lower)] = root(cable.upper)
+    return silent
+
+
+class ScenarioTopo(Topo):
+    """Any topology of a scenario. Switches get their forwarding table, so that loops do no harm."""
+
+    def build(self, topology: Topology, **_: object) -> None:
+        tables, silent = forwarding(topology), silent_ports(topology)
+        for number, switch in enumerate(topology.switches, 1):
+            self.addSwitch(switch, dpid=f"{number:016x}", table=tables[switch], silent=silent)
+        for host in topology.host_names:
+            self.addHost(host, ip=f"{host_ip(host)}/{SUBNET.prefixlen}", mac=host_mac(host))
+        for cable in topology.cables():
+            lower, upper = cable_interfaces(cable, topology)
+            self.addLink(cable.lower, cable.upper, intfName1=lower, intfName2=upper)
+
+
+def _unshaped(**fields: object) -> Topology:
+    """A topology for Mininet alone, which knows nothing of the links' rates.
+
+    Raises:
+        TopologyError: a number is out of range.
+    """
+    try:
+        return TypeAdapter(AnyTopology).validate_python({"link": {"rate": "1gbit"}, **fields})
+    except ValidationError as error:
+        problems = explain(error, fields, lambda _: "")
+        raise TopologyError("; ".join(f"topology.{problem}" for problem in problems)) from None
+
+
+class StarTopo(ScenarioTopo):
     """One server and `workers` workers around switch `s1`.
 
     Raises:
@@ -71,88 +144,47 @@ class StarTopo(Topo):
     """
 
     def build(self, workers: int = 3, **_: object) -> None:
-        if not 1 <= workers <= MAX_WORKERS:
-            raise TopologyError(f"topology.workers: {workers} is outside 1..{MAX_WORKERS}")
-        self.addSwitch(SWITCH)
-        for host in host_names(workers):
-            self.addHost(host, ip=f"{host_ip(host)}/{SUBNET.prefixlen}")
-            self.addLink(
-                host, SWITCH, intfName1=host_interface(host), intfName2=switch_interface(host)
-            )
+        super().build(_unshaped(workers=workers))
 
 
-class LinuxBridge(Switch):
-    """A learning switch made of the kernel's bridge by iproute2 alone: no `brctl`, no Open vSwitch.
-
-    Spanning tree is off, so ports forward at once; multicast snooping is off, so the bridge sends no queries
-    of its own that would count as traffic of the experiment.
-    """
-
-    def start(self, controllers: list[object]) -> None:
-        self._ip("link", "add", "name", self.name, "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
-        for interface in self.intfNames():
-            if interface != "lo":
-                self._ip("link", "set", "dev", interface, "master", self.name, "up")
-        self._ip("link", "set", "dev", self.name, "up")
-
-    def stop(self, deleteIntfs: bool = True) -> None:
-        # A bridge that start() never made is no error here: stop() also clears up after a failed start.
-        self.pexec("ip", "link", "del", "dev", self.name)
-        super().stop(deleteIntfs)
-
-    def _ip(self, *arguments: str) -> None:
-        _, error, status = self.pexec("ip", *arguments)
-        if status != 0:
-            raise TopologyError(
-                f"switch {self.name}: `ip {' '.join(arguments)}` failed: {error.strip()}; "
-                "the kernel needs CONFIG_BRIDGE and CONFIG_VETH (run `dblp doctor`)"
-            )
-
-
-def ovs_problem() -> str | None:
-    """Why Open vSwitch cannot be used, or None when `ovs-vsctl` answers."""
-    if shutil.which("ovs-vsctl") is None:
-        return "ovs-vsctl is not installed (apt install openvswitch-switch)"
-    try:
-        answer = subprocess.run(["ovs-vsctl", "--timeout=3", "show"], capture_output=True, text=True)
-    except OSError as error:
-        return f"ovs-vsctl does not start: {error}"
-    if answer.returncode != 0:
-        return f"ovs-vsctl: {answer.stderr.strip()} (start it: service openvswitch-switch start)"
-    return None
-
-
-def switch_class(kind: str) -> type[Switch]:
-    """The Mininet switch for the scenario's `topology.switch`: 'auto' and 'bridge' give :class:`LinuxBridge`.
+class LeafSpineTopo(ScenarioTopo):
+    """Workers spread over `leaves` leaf switches, each linked to all of `spines` spine switches.
 
     Raises:
-        TopologyError: 'ovs' was asked for and does not answer.
+        TopologyError: a number is out of range, or a leaf would be empty.
     """
-    if kind == "ovs":
-        problem = ovs_problem()
-        if problem:
-            raise TopologyError(f"topology.switch: ovs: {problem}; or use `switch: bridge`")
-        return OVSBridge
-    return LinuxBridge
+
+    def build(self, workers: int = 4, leaves: int = 2, spines: int = 1, **_: object) -> None:
+        super().build(
+            _unshaped(kind="leaf_spine", workers=workers, leaves=leaves, spines=spines, oversubscription=1)
+        )
 
 
-def build_network(workers: int, switch: str = "auto") -> Mininet:
-    """An unstarted Mininet of the star, links not yet shaped (:func:`testbed.shaping.apply` does that).
+class TwoDatacentersTopo(ScenarioTopo):
+    """Two stars: the server and `local_workers` workers around `dc1`, the others around `dc2`.
+
+    Raises:
+        TopologyError: a number is out of range, or the second datacenter would be empty.
+    """
+
+    def build(self, workers: int = 4, local_workers: int = 2, **_: object) -> None:
+        wan = {"rate": "1gbit"}
+        super().build(_unshaped(kind="two_datacenters", workers=workers, local_workers=local_workers, wan=wan))
+
+
+def build_network(topology: Topology) -> Mininet:
+    """An unstarted Mininet of the topology, links not yet shaped (:func:`testbed.shaping.apply` does that).
 
     ARP tables are static, so an injected loss never hides behind a lost address resolution.
 
     Raises:
-        TopologyError: see :class:`StarTopo` and :func:`switch_class`.
+        SwitchError: see :func:`testbed.switches.switch_class`.
     """
     return Mininet(
-        topo=StarTopo(workers=workers),
-        switch=switch_class(switch),
-        controller=None,
-        autoSetMacs=True,
-        autoStaticArp=True,
+        topo=ScenarioTopo(topology), switch=switch_class(topology.switch), controller=None, autoStaticArp=True
     )
 
 
 # The names under which `mn --custom` finds these.
-topos = {"star": StarTopo}
-switches = {"ipbridge": LinuxBridge}
+topos = {"star": StarTopo, "leafspine": LeafSpineTopo, "twodc": TwoDatacentersTopo}
+switches = {"ipbridge": LinuxBridge, "openvswitch": OpenVSwitch}

@@ -12,13 +12,14 @@ CONNECT_TIMEOUT = 600.0
 
 
 def transport_config(scenario: Scenario, transport: str, data_port_base: int, secret: str) -> TransportConfig:
-    """Settings of every endpoint of a run: the links of a scenario are all alike."""
+    """Settings of every endpoint of a run: all hosts have the same link, and narrower ones are in the shares."""
     link, pacing = scenario.topology.link, scenario.transports[transport].pacing
     return TransportConfig(
         mtu=link.mtu,
         pacing=pacing.mode,
         fixed_rate=pacing.rate,
         link_rate=link.rate,
+        shares=tuple(scenario.topology.shares()),
         data_port_base=data_port_base,
         secret=secret.encode(),
         timeouts=Timeouts(connect=CONNECT_TIMEOUT),

@@ -1,8 +1,9 @@
-"""Real traffic over the star, for the root tests: run by tests/private_net.py in namespaces of its own.
+"""Real traffic over emulated networks, for the root tests: run by tests/private_net.py in namespaces of its own.
 
     star_script.py bursts bpf|netem     conformance of an injector
     star_script.py shaping              rate, queue limit and read-back of the links
     star_script.py latency              delays as the kernel reports them and as packets meet them (netem)
+    star_script.py fabric JSON HOST...  a topology: all hosts reach each other; what arrives from some of them at once
     star_script.py hang bpf|netem       builds all, prints its network namespace, waits to be killed
 
 One process plays all hosts: its sockets are opened in the hosts' namespaces. Prints what it measured as JSON.
@@ -14,19 +15,23 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 
 import numpy as np
 from mininet.log import setLogLevel
 from mininet.net import Mininet
+from pydantic import TypeAdapter
 from scipy import stats
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
-from scenarios import Link
+from scenarios import Link, Star
+from scenarios.topology import AnyTopology
 from testbed import shaping
 from testbed.bursts import Counters, Injector, InjectorError, LinkEnd, choose_injector
 from testbed.topology import build_network, host_ip, switch_interface
@@ -56,10 +61,11 @@ def inside(net: Mininet, host: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def star(workers: int, link: Link) -> Iterator[Mininet]:
-    net = build_network(workers)
+    topology = Star(workers=workers, link=link)
+    net = build_network(topology)
     try:
         net.start()
-        shaping.apply(net, link)
+        shaping.apply(net, shaping.link_ends(topology))
         yield net
     finally:
         net.stop()
@@ -72,11 +78,16 @@ def udp_pair(net: Mininet, source: str, target: str, port: int, payload: int):
         receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 128 << 20)
         receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         receiver.bind((host_ip(target), port))
+    return udp_sender(net, source, target, port, payload), receiver
+
+
+def udp_sender(net: Mininet, source: str, target: str, port: int, payload: int) -> socket.socket:
+    """A socket whose sends leave as trains of datagrams of `payload` bytes."""
     with inside(net, source):
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, payload)
         sender.connect((host_ip(target), port))
-    return sender, receiver
+    return sender
 
 
 def transmit(net: Mininet, source: str, target: str, port: int, count: int = DATAGRAMS) -> np.ndarray:
@@ -219,19 +230,22 @@ def bursts(name: str) -> dict[str, object]:
     return report
 
 
-def measure(net: Mininet, seconds: float) -> dict[str, float]:
-    """An unpaced sender of full frames: the rate on the wire, and datagrams per recvmsg."""
-    sender, receiver = udp_pair(net, "w1", "srv", 5001, 1472)
-    receiver.setblocking(False)
+def measure(net: Mininet, seconds: float, sources: Sequence[str] = ("w1",)) -> dict[str, float]:
+    """Unpaced senders of full frames to the server: the rate on the wire, and datagrams per recvmsg."""
     train = bytes(1472 * TRAIN)
     calls = size = 0
-    pid = os.fork()
-    if pid == 0:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            sender.send(train)
-        os._exit(0)
-    sender.close()
+    pids = []
+    sender, receiver = udp_pair(net, sources[0], "srv", 5001, 1472)
+    senders = [sender, *(udp_sender(net, source, "srv", 5001, 1472) for source in sources[1:])]
+    for sender in senders:
+        pid = os.fork()
+        if pid == 0:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                sender.send(train)
+            os._exit(0)
+        pids.append(pid)
+        sender.close()
     receiver.settimeout(1)
     start = None
     with receiver, contextlib.suppress(TimeoutError):
@@ -240,24 +254,27 @@ def measure(net: Mininet, seconds: float) -> dict[str, float]:
             stop = time.monotonic()
             start = start or stop
             calls += 1
-    os.waitpid(pid, 0)
+    for pid in pids:
+        os.waitpid(pid, 0)
     datagrams = size / 1472
     return {"rate": datagrams * 1514 * 8 / (stop - start), "datagrams_per_call": datagrams / calls}
 
 
 def shape() -> dict[str, object]:
     report: dict[str, object] = {}
-    with star(1, Link.model_validate({"rate": "200mbit", "limit": 100})) as net:
-        report["links"] = shaping.read_back(net)
+    link = Link.model_validate({"rate": "200mbit", "limit": 100})
+    ends = shaping.link_ends(Star(workers=1, link=link))
+    with star(1, link) as net:
+        report["links"] = shaping.read_back(net, ends)
         report |= measure(net, 1.5)
-        report["drops"] = shaping.queue_drops(net)
+        report["drops"] = shaping.queue_drops(net, ends)
         # Towards a port of a tenth of the rate, a burst longer than the queue loses what does not fit.
         slow = Link.model_validate({"rate": "2mbit", "limit": 100})
         port = switch_interface("srv")
         change = shaping.commands(slow, port, "switch")[3]
         _, error, status = net["s1"].pexec([word.replace("add", "change") for word in change])
         assert status == 0, error
-        before = {entry["interface"]: entry["dropped"] for entry in shaping.queue_drops(net)}
+        before = {entry["interface"]: entry["dropped"] for entry in shaping.queue_drops(net, ends)}
         sender, receiver = udp_pair(net, "w1", "srv", 5001, 1472)
         sender.setsockopt(socket.SOL_SOCKET, 32, 8 << 20)
         with sender, receiver:
@@ -265,17 +282,18 @@ def shape() -> dict[str, object]:
                 sender.send(bytes(1472 * 40))
             time.sleep(0.5)
         report["overflow"] = next(
-            entry["dropped"] - before[port] for entry in shaping.queue_drops(net) if entry["interface"] == port
+            entry["dropped"] - before[port] for entry in shaping.queue_drops(net, ends) if entry["interface"] == port
         )
         try:
-            shaping.verify(next(s for s in shaping.read_back(net) if s["interface"] == port), LINK)
+            shaping.verify(next(s for s in shaping.read_back(net, ends) if s["interface"] == port), LINK)
         except shaping.ShapingError as error:
             report["difference"] = str(error)
     return report
 
 
 def latency() -> dict[str, object]:
-    with star(1, Link.model_validate({"rate": "100mbit", "latency": "5ms", "jitter": "0.5ms"})) as net:
+    link = Link.model_validate({"rate": "100mbit", "latency": "5ms", "jitter": "0.5ms"})
+    with star(1, link) as net:
         with inside(net, "srv"):
             server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             server.bind((host_ip("srv"), 5001))
@@ -290,7 +308,30 @@ def latency() -> dict[str, object]:
                 server.sendto(*server.recvfrom(16))
                 client.recv(16)
                 round_trips.append(time.monotonic() - start)
-        return {"links": shaping.read_back(net), "round_trips": round_trips}
+        links = shaping.read_back(net, shaping.link_ends(Star(workers=1, link=link)))
+        return {"links": links, "round_trips": round_trips}
+
+
+def fabric(text: str, *sources: str) -> dict[str, object]:
+    topology = TypeAdapter(AnyTopology).validate_python(json.loads(text))
+    ends = shaping.link_ends(topology)
+    net = build_network(topology)
+    try:
+        net.start()
+        links = shaping.apply(net, ends)
+        hosts = topology.host_names
+        round_trip = {}
+        pinged = 0
+        for source, target in permutations(hosts, 2):
+            output, _, status = net[source].pexec(["ping", "-n", "-c", "1", "-W", "2", host_ip(target)])
+            assert status == 0, f"{source} does not reach {target}"
+            pinged += 1
+            if target == "srv":
+                round_trip[source] = float(re.search(r"time=([\d.]+) ms", output)[1]) / 1e3
+        report = {"links": links, "pinged": pinged, "round_trip_s": round_trip, **measure(net, 1.5, sources)}
+        return report | {"drops": shaping.queue_drops(net, ends)}
+    finally:
+        net.stop()
 
 
 def hang(name: str) -> None:
@@ -306,5 +347,6 @@ def hang(name: str) -> None:
 if __name__ == "__main__":
     setLogLevel("critical")
     task, *arguments = sys.argv[1:]
-    result = {"bursts": bursts, "shaping": shape, "latency": latency, "hang": hang}[task](*arguments)
+    tasks = {"bursts": bursts, "shaping": shape, "latency": latency, "fabric": fabric, "hang": hang}
+    result = tasks[task](*arguments)
     print(json.dumps(result))

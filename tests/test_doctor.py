@@ -9,19 +9,20 @@ import pytest
 from rich.console import Console
 
 from testbed import doctor
+from testbed.switches import SwitchError
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     """A machine where all works, whose problems a test may add."""
-    problems: dict[str, str | None] = dict.fromkeys(("namespaces", "htb", "netem", "bpf", "ovs"))
+    problems: dict[str, str | None] = dict.fromkeys(("namespaces", "htb", "netem", "bpf"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(doctor.shutil, "which", lambda tool: f"/usr/bin/{tool}")
     monkeypatch.setattr(doctor, "_attempt", lambda command: problems["namespaces"])
     monkeypatch.setattr(doctor, "qdisc_problem", lambda kind: problems[kind])
     monkeypatch.setattr(doctor, "netem_problem", lambda: problems["netem"])
     monkeypatch.setattr(doctor, "bpf_problem", lambda: problems["bpf"])
-    monkeypatch.setattr(doctor, "ovs_problem", lambda: problems["ovs"])
+    monkeypatch.setattr(doctor, "ovs_datapath", lambda: "system")
     return problems
 
 
@@ -87,3 +88,16 @@ def test_the_table_says_which_engine_is_taken(machine):
     text = output.getvalue()
     assert "takes local here" in text
     assert "no CONFIG_NET_SCH_HTB" in text
+
+
+def test_open_vswitch_is_an_extra_and_what_it_cannot_do_in_user_space_is_said(machine, monkeypatch):
+    assert by_name()["Open vSwitch"].found == "works, in the kernel"
+    monkeypatch.setattr(doctor, "ovs_datapath", lambda: "netdev")
+    assert "in user space, without losses on the way to the server" in by_name()["Open vSwitch"].found
+
+    def absent() -> str:
+        raise SwitchError("Open vSwitch: ovs-vswitchd is not installed")
+
+    monkeypatch.setattr(doctor, "ovs_datapath", absent)
+    assert by_name()["Open vSwitch"].ok is None
+    assert doctor.mininet_ready() == (True, "")

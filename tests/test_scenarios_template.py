@@ -68,7 +68,7 @@ def test_every_key_is_explained_once(tmp_path: Path) -> None:
     text = written(tmp_path, "examples/demo").read_text()
     said = " ".join(line.strip(" #") for line in text.splitlines() if re.match(r" *# ", line))
     schema = json_schema()
-    for name in ("Link", "Workload", "Optimizer", "Transport", "PhaseAwareTolerance"):
+    for name in ("Star", "Link", "Workload", "Optimizer", "Transport", "PhaseAwareTolerance"):
         for key, rules in schema["$defs"][name]["properties"].items():
             assert len(re.findall(rf"^ *#?{key}:", text, re.MULTILINE)) >= 1, key
             if "description" in rules:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from private_net import needs_root, run_private
 
-from scenarios import Link
+from scenarios import LeafSpine, Link, Star, TwoDatacenters
 from testbed import shaping
 from testbed.shaping import ShapingError
 
@@ -95,9 +95,29 @@ def test_a_missing_delay_is_a_difference():
 
 def test_a_kernel_without_netem_is_refused_only_where_it_is_needed(monkeypatch):
     monkeypatch.setattr(shaping, "qdisc_problem", lambda kind: "no CONFIG_X" if kind == "netem" else None)
-    shaping.check_kernel(link())
+    shaping.check_kernel(Star(link=link()))
     with pytest.raises(ShapingError, match=r"topology.link: latency 0.001 s .*no CONFIG_X; set both to 0ms"):
-        shaping.check_kernel(link(latency="1ms"))
+        shaping.check_kernel(Star(link=link(latency="1ms")))
+    with pytest.raises(ShapingError, match=r"topology.wan: latency 0.02 s .*no CONFIG_X"):
+        shaping.check_kernel(TwoDatacenters(kind="two_datacenters", link=link(), wan=link(latency="20ms")))
+
+
+def test_each_end_of_each_link_gets_the_shape_of_its_link():
+    narrow = link(rate="250mbit", limit=200)
+    topology = LeafSpine(kind="leaf_spine", workers=2, leaves=2, link=link(), uplink=narrow)
+    ends = {end.interface: (end.node, end.side, end.link) for end in shaping.link_ends(topology)}
+    assert ends == {
+        "srv-eth0": ("srv", "host", link()),
+        "leaf1-srv": ("leaf1", "switch", link()),
+        "w1-eth0": ("w1", "host", link()),
+        "leaf1-w1": ("leaf1", "switch", link()),
+        "w2-eth0": ("w2", "host", link()),
+        "leaf2-w2": ("leaf2", "switch", link()),
+        "leaf1-spine1": ("leaf1", "switch", narrow),
+        "spine1-leaf1": ("spine1", "switch", narrow),
+        "leaf2-spine1": ("leaf2", "switch", narrow),
+        "spine1-leaf2": ("spine1", "switch", narrow),
+    }
 
 
 @pytest.mark.root

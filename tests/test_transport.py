@@ -97,6 +97,36 @@ def test_both_ways_of_moving_frames_understand_each_other(server: bool, worker: 
     np.testing.assert_array_equal(seen[0].averages[1], mean(values[:, 1]))
 
 
+@pytest.mark.parametrize("shares", [None, (3e8, 1e8)])
+def test_each_sender_keeps_to_its_own_share_in_both_directions(shares: tuple[float, ...] | None) -> None:
+    granted = shares or (5e8, 5e8)
+    config = replace(CONFIG, link_rate=1e9, shares=shares)
+    server = Server(HERE, 2, config)
+    to_workers: list[float] = []
+    with Pool() as pool:
+        steps = pool(
+            serve, server, lambda server: to_workers.extend(channel.pacer.rate for channel in server._channels)
+        )
+        rates = [pool(announced, server.address, rank) for rank in range(2)]
+    steps.result()
+    in_frames = pytest.approx([share / (8 * config.wire_bytes) for share in granted])
+    assert to_workers == in_frames
+    assert [rate.result() for rate in rates] == in_frames
+
+
+def announced(address: tuple[str, int], rank: int) -> float:
+    """Frames/s that a worker with no configured rates is granted."""
+    with Worker(address, rank, 100, CONFIG) as worker:
+        return worker._channel.pacer.rate
+
+
+def test_a_share_for_each_worker_or_none() -> None:
+    with pytest.raises(LocalProtocolError, match="2 shares for 3 workers"):
+        Server(HERE, 3, replace(CONFIG, shares=(1e9, 1e9)))
+    with pytest.raises(LocalProtocolError, match="each must be above 0"):
+        replace(CONFIG, shares=(1e9, 0.0))
+
+
 def test_one_worker_gets_its_own_gradient_back() -> None:
     values = gradients(1, 2, 5000)
     [seen], steps = run_job(values, Server(HERE, 1, CONFIG))

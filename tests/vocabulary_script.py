@@ -156,7 +156,7 @@ def links(net: Mininet, name: str) -> dict[str, object]:
     down = {"action": "link_down", "duration": "1s"}
     with staged(net, name, {"action": "rate", "rate": "20mbit"}, down) as (_, director):
         def rates() -> dict[str, float]:
-            return {state["interface"]: state["rate_bps"] for state in shaping.read_back(net)}
+            return {state["interface"]: state["rate_bps"] for state in shaping.read_back(net, shaping.link_ends(plan.topology))}
 
         before = rates()
         director.start(0)

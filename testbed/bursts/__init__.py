@@ -18,6 +18,7 @@ from scenarios import Scenario
 from scenarios.events import LinkImpairment, LossEvent, PartitionEvent
 from testbed.bursts import actions
 from testbed.errors import UserError
+from testbed.switches import ovs_datapath
 from testbed.topology import SERVER, switch_interface
 
 Direction = Literal["to_server", "to_worker"]
@@ -120,6 +121,7 @@ def link_ends(scenario: Scenario) -> list[LinkEnd]:
         InjectorError: two events ask of one link what cannot be done on one: different `protocol`s, for which there
             is one filter, or a delay without `distribution` and one with it, which netem would keep.
     """
+    topology = scenario.topology
     ends: dict[LinkKey, LinkEnd] = {}
     for name, default in (("protocol", "all"), ("distribution", None)):
         firsts: dict[LinkKey, tuple[int, str]] = {}
@@ -128,9 +130,9 @@ def link_ends(scenario: Scenario) -> list[LinkEnd]:
                 continue
             # A partition of all protocols needs no filter, and stands beside any.
             own = None if is_complete_cut(event) and name == "protocol" else getattr(event, name, None)
-            for host, direction in event.links(scenario.topology):
+            for host, direction in event.links(topology):
                 if default:
-                    end = LinkEnd(host, direction, switch_interface(host), own or default)
+                    end = LinkEnd(host, direction, switch_interface(host, topology.switch_of(host)), own or default)
                     if own is not None or end.key not in ends:
                         ends[end.key] = end
                 if own is None:
@@ -147,6 +149,25 @@ def link_ends(scenario: Scenario) -> list[LinkEnd]:
 def is_complete_cut(event: LinkImpairment) -> bool:
     """Whether not even TCP, ARP or a foreign port passes."""
     return isinstance(event, PartitionEvent) and event.protocol == "all"
+
+
+def check_switch(scenario: Scenario) -> None:
+    """Fail before anything starts where the injectors would not see the frames of the scenario's events.
+
+    Open vSwitch in user space reads frames from a packet socket, which the kernel feeds before any hook of tc(8).
+
+    Raises:
+        InjectorError: an event hits frames on their way into such a switch.
+        SwitchError: Open vSwitch was asked for and does not work here.
+    """
+    if scenario.topology.switch != "ovs" or ovs_datapath() == "system":
+        return
+    for index, event in enumerate(scenario.events):
+        if any(direction == "to_server" for _, direction in event.links(scenario.topology)):
+            raise InjectorError(
+                f"events.{index}: without kernel option CONFIG_OPENVSWITCH, Open vSwitch takes frames to the server "
+                "from the port before a loss can be injected; use `switch: bridge`"
+            )
 
 
 def choose_injector(

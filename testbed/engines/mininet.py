@@ -21,7 +21,7 @@ from testbed.bursts.actions import traffic
 from testbed.capture import CAPTURES, Capture
 from testbed.engines.supervisor import Parent, Supervisor, engine_main
 from testbed.results import RunFolder
-from testbed.topology import build_network, host_names, switch_interface
+from testbed.topology import build_network, switch_interface
 
 
 def run(folder: RunFolder, parent: Parent) -> None:
@@ -31,11 +31,12 @@ def run(folder: RunFolder, parent: Parent) -> None:
     """
     scenario = folder.scenario()
     topology = scenario.topology
-    network = build_network(topology.workers, topology.switch)
+    ends = [*shaping.link_ends(topology), *traffic.link_ends(scenario)]
+    network = build_network(topology)
     try:
         traffic.add_hosts(network, scenario)
         network.start()
-        links = shaping.apply(network, topology.link)
+        links = shaping.apply(network, ends)
         injector = choose_injector("auto", scenario.events)
         try:
             injector.prepare(link_ends(scenario))
@@ -47,10 +48,10 @@ def run(folder: RunFolder, parent: Parent) -> None:
 
             capture: Capture | nullcontext = nullcontext()
             if folder.read()["capture"]:
-                ports = [switch_interface(host) for host in host_names(topology.workers)]
+                ports = [switch_interface(host, topology.switch_of(host)) for host in topology.host_names]
                 capture = Capture(folder.path / CAPTURES, topology.link.mtu, ports, folder.log("capture"))
             with capture:
-                Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network), network).run()
+                Supervisor(folder, parent, injector, spawn, lambda: shaping.queue_drops(network, ends), network).run()
         finally:
             injector.close()
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scenarios.events import LinkDownEvent
 from testbed import shaping
 from testbed.bursts import actions
-from testbed.topology import SWITCH, switch_interface
+from testbed.topology import switch_interface
 
 
 class Action(actions.Action):
@@ -18,8 +18,10 @@ class Action(actions.Action):
         self._set("up")
 
     def _set(self, state: str) -> None:
-        for host in self.event.hosts(self.stage.scenario.topology):
-            shaping.set_link(self.stage.network[SWITCH], switch_interface(host), state)
+        topology = self.stage.scenario.topology
+        for host in self.event.hosts(topology):
+            switch = topology.switch_of(host)
+            shaping.set_link(self.stage.network[switch], switch_interface(host, switch), state)
 
 
 def local_problem(event: LinkDownEvent) -> str | None:

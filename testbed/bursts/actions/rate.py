@@ -20,7 +20,7 @@ class Action(actions.Action):
     def _set(self, rate: int) -> None:
         link = self.stage.scenario.topology.link.model_copy(update={"rate": rate})
         for host, direction in self.event.links(self.stage.scenario.topology):
-            node, interface = sending_end(host, direction)
+            node, interface = sending_end(host, direction, self.stage.scenario.topology)
             shaping.change_rate(self.stage.network[node], interface, link)
 
 

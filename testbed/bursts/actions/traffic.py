@@ -1,7 +1,7 @@
 """Action `traffic`: cross traffic from hosts of its own fills the switch's queue towards the chosen hosts.
 
 So the loss is congestion at a queue, which data, control messages and the cross traffic share. The hosts are `x1`,
-`x2`, ... on the same switch, with links like all others.
+`x2`, ... on the switch of the server, with links like those of all hosts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from protocol.config import IP_UDP_HEADER
 from scenarios import Scenario
 from scenarios.events import TrafficEvent
+from testbed import shaping
 from testbed.bursts import actions
 from testbed.errors import UserError
-from testbed.topology import SUBNET, SWITCH, host_interface, host_ip, switch_interface
+from testbed.topology import SERVER, SUBNET, host_interface, host_ip, switch_interface
 
 if TYPE_CHECKING:
     from mininet.net import Mininet
@@ -45,12 +46,28 @@ def add_hosts(network: Mininet, scenario: Scenario) -> None:
     names = senders(scenario)
     if len(names) + len(network.hosts) > SUBNET.num_addresses - 2:
         raise TrafficError(f"{len(names)} hosts for cross traffic do not fit into {SUBNET} beside the workers")
+    switch = scenario.topology.switch_of(SERVER)
     for number, name in enumerate(names, start=2):
         host = network.addHost(name, ip=f"{SUBNET[-number]}/{SUBNET.prefixlen}")
-        network.addLink(host, network[SWITCH], intfName1=host_interface(name), intfName2=switch_interface(name))
+        port = switch_interface(name, switch)
+        network.addLink(host, network[switch], intfName1=host_interface(name), intfName2=port)
         host.configDefault(**host.params)
+        network[switch].table[host.MAC()] = port
     if names:
         network.staticArp()
+
+
+def link_ends(scenario: Scenario) -> list[shaping.End]:
+    """Both ends of the links of these hosts."""
+    link, switch = scenario.topology.link, scenario.topology.switch_of(SERVER)
+    return [
+        end
+        for name in senders(scenario)
+        for end in (
+            shaping.End(name, host_interface(name), "host", link),
+            shaping.End(switch, switch_interface(name, switch), "switch", link),
+        )
+    ]
 
 
 class Action(actions.Action):
