@@ -155,8 +155,10 @@ def links(net: Mininet, name: str) -> dict[str, object]:
     """Rates and link states, which no injector has a part in."""
     down = {"action": "link_down", "duration": "1s"}
     with staged(net, name, {"action": "rate", "rate": "20mbit"}, down) as (_, director):
+        ends = shaping.link_ends(scenario().topology)
+
         def rates() -> dict[str, float]:
-            return {state["interface"]: state["rate_bps"] for state in shaping.read_back(net, shaping.link_ends(plan.topology))}
+            return {state["interface"]: state["rate_bps"] for state in shaping.read_back(net, ends)}
 
         before = rates()
         director.start(0)
