@@ -16,7 +16,7 @@ import pytest
 from leftovers import alive, eventually
 from tiny import scenario
 
-from testbed import doctor, runner, shaping
+from testbed import doctor, runner
 from testbed.results import ResultsError, RunFolder
 from testbed.runner import EngineError, Interruption, Job, Outcome, Stopped, choose_engine
 from testbed.training import data
@@ -84,7 +84,7 @@ def test_transports_take_turns_within_a_seed(tmp_path):
 )
 def test_auto_takes_mininet_where_it_can(monkeypatch, asked, ready, chosen):
     monkeypatch.setattr(doctor, "mininet_ready", lambda: (ready, "" if ready else "tool mnexec: not installed"))
-    monkeypatch.setattr(shaping, "check_kernel", lambda link: None)
+    monkeypatch.setattr(runner, "_check_mininet", lambda scenario: None)
     engine, why = choose_engine(asked, scenario())
     assert engine == chosen
     assert ("mnexec" in why) == (asked == "auto" and not ready), "falling back says why, and only then"
@@ -106,7 +106,7 @@ def test_mininet_where_it_cannot_run_is_an_error_with_the_remedy(monkeypatch):
 @pytest.mark.parametrize("ready", [True, False])
 def test_what_only_mininet_can_do_is_refused_by_local(monkeypatch, plan, text, ready):
     monkeypatch.setattr(doctor, "mininet_ready", lambda: (ready, "" if ready else "no root"))
-    monkeypatch.setattr(shaping, "check_kernel", lambda link: None)
+    monkeypatch.setattr(runner, "_check_mininet", lambda scenario: None)
     with pytest.raises(EngineError, match=text) as raised:
         choose_engine("local", plan)
     assert str(raised.value).endswith("engine mininet can" if ready else "no root")
