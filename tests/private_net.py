@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,3 @@ def run_private(script: str, *arguments: str, timeout: float = 600) -> str:
     result = subprocess.run(private(script, *arguments), capture_output=True, text=True, timeout=timeout)
     assert result.returncode == 0, f"{script} {' '.join(arguments)}:\n{result.stdout}{result.stderr}"
     return result.stdout
-
-
-def namespaces(pids: Iterable[int] | None = None) -> set[str]:
-    """Network namespaces that these processes are in; of all processes if not given."""
-    found = set()
-    for process in (f"/proc/{pid}" for pid in pids) if pids is not None else Path("/proc").glob("[0-9]*"):
-        try:
-            found.add(os.readlink(f"{process}/ns/net"))
-        except OSError:
-            continue  # it ended meanwhile
-    return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
-from private_net import namespaces, needs_root, private, run_private
+from private_net import needs_root, private, run_private
 
 import testbed.bursts.bpf as bpf
 import testbed.bursts.netem as netem
@@ -190,6 +192,17 @@ def test_nothing_is_left_of_a_killed_run(name):
     while namespace in namespaces() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert namespace not in namespaces(), "processes of the killed run still hold its network"
+
+
+def namespaces() -> set[str]:
+    """Network namespaces that any process is in."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.add(os.readlink(process / "ns/net"))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
 
 
 @pytest.mark.root

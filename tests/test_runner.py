@@ -84,7 +84,7 @@ def test_transports_take_turns_within_a_seed(tmp_path):
 )
 def test_auto_takes_mininet_where_it_can(monkeypatch, asked, ready, chosen):
     monkeypatch.setattr(doctor, "mininet_ready", lambda: (ready, "" if ready else "tool mnexec: not installed"))
-    monkeypatch.setattr(runner.shaping, "qdisc_problem", lambda kind: None)
+    monkeypatch.setattr(runner, "_check_mininet", lambda scenario: None)
     engine, why = choose_engine(asked, scenario())
     assert engine == chosen
     assert ("mnexec" in why) == (asked == "auto" and not ready), "falling back says why, and only then"
@@ -106,7 +106,7 @@ def test_mininet_where_it_cannot_run_is_an_error_with_the_remedy(monkeypatch):
 @pytest.mark.parametrize("ready", [True, False])
 def test_what_only_mininet_can_do_is_refused_by_local(monkeypatch, plan, text, ready):
     monkeypatch.setattr(doctor, "mininet_ready", lambda: (ready, "" if ready else "no root"))
-    monkeypatch.setattr(runner, "_check_mininet", lambda scenario: None)  # what this kernel can do is another test's
+    monkeypatch.setattr(runner, "_check_mininet", lambda scenario: None)
     with pytest.raises(EngineError, match=text) as raised:
         choose_engine("local", plan)
     assert str(raised.value).endswith("engine mininet can" if ready else "no root")
