@@ -11,6 +11,8 @@ from typing import Any
 
 PACKAGES = ("torch", "torchvision", "mininet", "numpy", "pandas", "scapy", "dblp-testbed")
 
+SOURCES = ("protocol", "scenarios", "testbed", "analysis", "pyproject.toml")      # results may change: runs write them
+
 
 def machine() -> dict[str, Any]:
     """CPU, cores this process may use, memory (GiB), kernel, operating system."""
@@ -40,7 +42,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit of the source tree and whether it has changes; None outside a checkout."""
+    """Commit of the source tree and whether its code has changes; None outside a checkout."""
     root = Path(__file__).resolve().parent.parent
 
     def git(*arguments: str) -> str:
@@ -49,7 +51,7 @@ def git_state() -> dict[str, Any] | None:
         ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no", "--", *SOURCES))}
     except (OSError, subprocess.CalledProcessError):
         return None
 
