@@ -12,8 +12,6 @@ from typing import Any
 PACKAGES = ("torch", "torchvision", "mininet", "numpy", "pandas", "scapy", "dblp-testbed")
 
 SOURCES = ("protocol", "scenarios", "testbed", "analysis", "pyproject.toml")      # results may change: runs write them
-
-
 def machine() -> dict[str, Any]:
     """CPU, cores this process may use, memory (GiB), kernel, operating system."""
     cpu = platform.processor() or platform.machine()
@@ -51,7 +49,8 @@ def git_state() -> dict[str, Any] | None:
         ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no", "--", *SOURCES))}
+        changes = git("status", "--porcelain", "--untracked-files=no", "--", *SOURCES)
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changes)}
     except (OSError, subprocess.CalledProcessError):
         return None
 
