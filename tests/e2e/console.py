@@ -62,7 +62,11 @@ class Dblp:
 
     def wait(self) -> int:
         """Watch it to its end; its exit status."""
-        assert eventually(lambda: not self.watch() or self.process.poll() is not None, LONGEST, 0.5), self.output
+        def ended() -> bool:
+            self.watch()      # just forked, it does not carry the mark yet: finding nothing is no sign of the end
+            return self.process.poll() is not None
+
+        assert eventually(ended, LONGEST, 0.5), self.output
         return self.process.wait(LONGEST)
 
     def reach(self, run: Path, iteration: int, workers: list[str]) -> None:
