@@ -101,7 +101,8 @@ def chains(net: Mininet, name: str) -> Iterator[dict[str, object]]:
             director.stop(0)
             counts = injector.counters()[key]
             assert counts.seen == 4 * DATAGRAMS
-            assert counts.dropped == lost.sum()
+            queues = shaping.queue_drops(net, shaping.link_ends(scenario().topology))
+            assert counts.dropped == lost.sum(), (fields, counts, int(lost.sum()), queues)
             assert transmit(net, "w1", "srv", DATA_PORT_BASE, 10 * TRAIN).all()
             yield {"asked": director.event(0).expected_loss, "lost": float(lost.mean()), "spell": spells(lost)}
 
