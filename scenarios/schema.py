@@ -13,9 +13,10 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from scenarios import events
 from scenarios.base import Count, CountFromZero, Positive, Strict
 from scenarios.errors import KeyPath, ScenarioError, explain, located
-from scenarios.events import AtEvery, Event, Seconds, Spell, Window
+from scenarios.events import AtEvery, Event, Spell, Window
 from scenarios.topology import AnyTopology
 from scenarios.transports import Transport
+from scenarios.units import Seconds
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 """Names of scenarios and transports are names of folders in results/, hence lower case and no spaces."""
@@ -135,7 +136,7 @@ class Scenario(Strict):
         return [
             (("events", index, "selector", place), message)
             for index, event in enumerate(self.events)
-            for place, message in events.unknown_hosts(event, self.topology)
+            for place, message in events.unknown_hosts(event.selector, self.topology)
         ]
 
     def _past_the_end(self) -> list[tuple[KeyPath, str]]:

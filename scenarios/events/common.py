@@ -1,0 +1,85 @@
+"""What events have in common, and what those have that hit datagrams on links."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from scenarios.base import Strict
+from scenarios.errors import located
+from scenarios.events.selectors import DIRECTIONS, Hosts, LinkKey, Selector, select
+from scenarios.events.triggers import AtEvery, AtTime, Trigger
+from scenarios.topology import SERVER
+from scenarios.units import Duration, Seconds, Span
+
+
+class BaseEvent(Strict):
+    at: Trigger
+    """When it starts: `{iteration: 279}`, `{every: 93, start: 10}`, `{random: 2, seed: 7}` or `{time: 30s}`."""
+
+    slots: ClassVar[tuple[str, ...]]
+    """What the event sets on a link or host: of one slot, only one event can be in force there at a time."""
+    expected_loss: ClassVar[float] = 0.0
+    """Share of the datagrams on its links that the injector should drop meanwhile."""
+    endless: ClassVar[str | None] = None
+    """Why an iteration cannot end while the event lasts, or None if it can; then the event must last a time."""
+
+    @property
+    def span(self) -> Span:
+        """Iterations (int), or Seconds."""
+        return self.duration  # type: ignore[attr-defined]
+
+    def starts(self, iterations: int) -> list[int]:
+        """Iterations at which it begins; none for an event by the clock."""
+        return self.at.starts(iterations, 1 if isinstance(self.span, Seconds) else self.span)
+
+    def hosts(self, topology: Hosts) -> tuple[str, ...]:
+        """The selected hosts."""
+        return select(self.selector, topology)  # type: ignore[attr-defined]
+
+    def links(self, topology: Hosts) -> list[LinkKey]:
+        """(host, direction) of each link that the event hits; none for an event that hits hosts."""
+        return []
+
+    def channels(self, topology: Hosts) -> list[LinkKey]:
+        """(worker, direction) of each gradient's way that the event touches: all workers' for the server's link."""
+        touched = self.links(topology) or [(host, way) for host in self.hosts(topology) for way in DIRECTIONS]
+        workers = topology.worker_names
+        each = [(worker, way) for host, way in touched for worker in (workers if host == SERVER else [host])]
+        return list(dict.fromkeys(each))
+
+    def places(self, topology: Hosts) -> set[tuple[str, ...]]:
+        """(slot, host, direction) of all that it sets; direction is empty for a host."""
+        where = self.links(topology) or [(host, "") for host in self.hosts(topology)]
+        return {(slot, *place) for slot in self.slots for place in where}
+
+    @model_validator(mode="after")
+    def _times_fit(self) -> Self:
+        if isinstance(self.span, Seconds):
+            return self
+        if isinstance(self.at, AtTime):
+            raise located([(("duration",), "an event at a time lasts a time: write '500ms' or '2s'")])
+        if self.endless:
+            raise located([(("duration",), f"{self.endless}; give it a time, such as '500ms'")])
+        if isinstance(self.at, AtEvery) and self.at.every < self.span:
+            message = f"a burst of {self.span} iterations every {self.at.every} overlaps the next one"
+            raise located([(("duration",), message)])
+        return self
+
+
+class LinkEvent(BaseEvent):
+    """Hits datagrams at the switch port of the chosen links."""
+
+    duration: Duration
+    """How long it lasts: `1 iteration`, `5 iterations`, or a time: `500ms`."""
+    selector: Selector = "workers"
+    """Whose links: `workers`, `server`, `all`, or a list such as `[w1, w3]`."""
+    direction: Literal["to_server", "to_worker", "both"] = "to_server"
+    """`to_server` hits the gradients, `to_worker` the averaged gradient on its way back."""
+    protocol: Literal["udp", "all"] = "udp"
+    """`udp` hits the data frames of the transport only, `all` also its control messages over TCP."""
+
+    def links(self, topology: Hosts) -> list[LinkKey]:
+        directions = DIRECTIONS if self.direction == "both" else (self.direction,)
+        return [(host, direction) for host in self.hosts(topology) for direction in directions]
