@@ -336,6 +336,20 @@ def test_the_clock_starts_when_all_are_ready_for_the_first_iteration(folder, inj
     assert (missed["event"], missed["planned_s"]) == (1, 100.0)
 
 
+def test_the_clock_begins_bursts_again_and_again(folder, injector):
+    plan = scenario({"at": {"every": "60ms", "start": "20ms"}, "duration": "20ms", "selector": ["w1"]})
+    with make(injector, plan):
+        clients = [GateClient("gate.sock", node) for node in NODES]
+        pass_gate(clients, 0)
+        wait_for("burst_stop", 3)
+    starts = [line for line in log() if line["kind"] == "burst_start"]
+    planned = [line["planned_s"] - starts[0]["planned_s"] for line in starts]
+    assert planned[:3] == pytest.approx([0, 0.06, 0.12], abs=2e-6)
+    assert all(line["planned_s"] <= line["time_s"] for line in starts)
+    assert injector.calls[:4] == [("w1", "to_server", [0.7]), ("w1", "to_server", [])] * 2
+    assert not [line for line in log() if line["kind"] == "missed"]
+
+
 def test_different_actions_on_a_link_combine_and_each_ends_alone(folder, injector):
     plan = scenario(
         {"at": {"iteration": 2}, "selector": ["w1"]},

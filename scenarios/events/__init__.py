@@ -19,7 +19,7 @@ from scenarios.events.reorder import ReorderEvent
 from scenarios.events.selectors import DIRECTIONS, ROLES, Hosts, LinkDirection, LinkKey, Selector, select, unknown_hosts
 from scenarios.events.stop import StopEvent
 from scenarios.events.traffic import TrafficEvent
-from scenarios.events.triggers import AtEvery, AtIteration, AtRandom, AtTime, Trigger
+from scenarios.events.triggers import AtEvery, AtIteration, AtRandom, AtTime, Clock, Trigger
 from scenarios.events.union import Event, LinkImpairment
 from scenarios.topology import SERVER
 
@@ -31,6 +31,7 @@ __all__ = [
     "AtIteration",
     "AtRandom",
     "AtTime",
+    "Clock",
     "CorruptEvent",
     "DelayEvent",
     "DuplicateEvent",

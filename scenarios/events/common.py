@@ -9,14 +9,15 @@ from pydantic import model_validator
 from scenarios.base import Strict
 from scenarios.errors import located
 from scenarios.events.selectors import DIRECTIONS, Hosts, LinkKey, Selector, select
-from scenarios.events.triggers import AtEvery, AtTime, Trigger
+from scenarios.events.triggers import AtEvery, Trigger
 from scenarios.topology import SERVER
 from scenarios.units import Duration, Seconds, Span
 
 
 class BaseEvent(Strict):
     at: Trigger
-    """When it starts: `{iteration: 279}`, `{every: 93, start: 10}`, `{random: 2, seed: 7}` or `{time: 30s}`."""
+    """When it starts: `{iteration: 279}`, `{every: 93, start: 10}`, `{every: 5s}`, `{random: 2, seed: 7}` or
+    `{time: 30s}`."""
 
     slots: ClassVar[tuple[str, ...]]
     """What the event sets on a link or host: of one slot, only one event can be in force there at a time."""
@@ -56,15 +57,15 @@ class BaseEvent(Strict):
 
     @model_validator(mode="after")
     def _times_fit(self) -> Self:
-        if isinstance(self.span, Seconds):
-            return self
-        if isinstance(self.at, AtTime):
+        clock = self.at.clock()
+        if clock and not isinstance(self.span, Seconds):
             raise located([(("duration",), "an event at a time lasts a time: write '500ms' or '2s'")])
-        if self.endless:
+        if self.endless and not isinstance(self.span, Seconds):
             raise located([(("duration",), f"{self.endless}; give it a time, such as '500ms'")])
-        if isinstance(self.at, AtEvery) and self.at.every < self.span:
-            message = f"a burst of {self.span} iterations every {self.at.every} overlaps the next one"
-            raise located([(("duration",), message)])
+        every = self.at.every if isinstance(self.at, AtEvery) else None
+        if every is not None and isinstance(every, Seconds) == isinstance(self.span, Seconds) and every < self.span:
+            span = self.span if isinstance(self.span, Seconds) else f"{self.span} iterations"
+            raise located([(("duration",), f"a burst of {span} every {every} overlaps the next one")])
         return self
 
 
