@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny
+import yaml
 
 from scenarios import Scenario, Spell, Window
 from testbed.bursts import Counters, Injector
@@ -44,22 +46,11 @@ class RecordingInjector(Injector):
 
 
 def scenario(*events: dict) -> Scenario:
-    burst = {"action": "loss", "loss": "70%", "duration": "2 iterations"}
-    return Scenario.model_validate(
-        {
-            "name": "gate",
-            "topology": {"workers": 2, "link": {"rate": "1gbit"}},
-            "workload": {
-                "model": "digits_cnn",
-                "dataset": "digits",
-                "batch_size": 16,
-                "iterations": 20,
-                "iterations_per_epoch": 10,
-                "optimizer": {"name": "sgd", "lr": 0.1},
-            },
-            "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "1%"}}},
-            "events": [event if "action" in event else burst | event for event in events],
-        }
+    burst = tiny.BURST | {"duration": "2 iterations"}
+    return tiny.scenario(
+        topology={"workers": 2, "link": {"rate": "1gbit"}},
+        workload=yaml.safe_load(tiny.DOCUMENT)["workload"] | {"iterations": 20},
+        events=[event if "action" in event else burst | event for event in events],
     )
 
 

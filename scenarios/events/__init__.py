@@ -16,7 +16,7 @@ from scenarios.events.partition import PartitionEvent
 from scenarios.events.plan import Spell, Window, overlaps, spells, windows
 from scenarios.events.rate import RateEvent
 from scenarios.events.reorder import ReorderEvent
-from scenarios.events.selectors import DIRECTIONS, ROLES, Hosts, LinkDirection, LinkKey, Selector, select, unknown_hosts
+from scenarios.events.selectors import DIRECTIONS, LinkDirection, LinkKey, misnamed, select
 from scenarios.events.stop import StopEvent
 from scenarios.events.traffic import TrafficEvent
 from scenarios.events.triggers import AtEvery, AtIteration, AtRandom, AtTime, Clock, Trigger
@@ -25,7 +25,6 @@ from scenarios.topology import SERVER
 
 __all__ = [
     "DIRECTIONS",
-    "ROLES",
     "SERVER",
     "AtEvery",
     "AtIteration",
@@ -38,7 +37,6 @@ __all__ = [
     "Event",
     "FourStates",
     "GilbertElliott",
-    "Hosts",
     "KillEvent",
     "LinkDirection",
     "LinkDownEvent",
@@ -48,15 +46,14 @@ __all__ = [
     "PartitionEvent",
     "RateEvent",
     "ReorderEvent",
-    "Selector",
     "Spell",
     "StopEvent",
     "TrafficEvent",
     "Trigger",
     "Window",
+    "misnamed",
     "overlaps",
     "select",
     "spells",
-    "unknown_hosts",
     "windows",
 ]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from scenarios.events.selectors import Hosts
 from scenarios.events.union import Event
+from scenarios.topology import Topology
 from scenarios.units import Seconds
 
 MEETINGS_LOOKED_FOR = 10_000  # of two periodic spells; at `every: 5s`, of the first 14 hours
@@ -89,7 +89,7 @@ def spells(events: Sequence[Event], iterations: int) -> list[Spell]:
 
 
 
-def overlaps(events: Sequence[Event], topology: Hosts, iterations: int) -> dict[tuple[int, int], str]:
+def overlaps(events: Sequence[Event], topology: Topology, iterations: int) -> dict[tuple[int, int], str]:
     """(earlier event, later event) -> message, where two would set the same on one link or host at one time.
 
     Windows of iterations are compared with each other, and so are times; whether an iteration and a time meet shows in
