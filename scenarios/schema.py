@@ -123,7 +123,7 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _events_fit(self) -> Self:
-        problems = [*self._repeated_seeds(), *self._unknown_hosts(), *self._past_the_end()]
+        problems = [*self._repeated_seeds(), *self._misnamed(), *self._past_the_end()]
         if problems := problems or self._overlaps():
             raise located(problems)
         return self
@@ -132,11 +132,11 @@ class Scenario(Strict):
         repeated = len(set(self.seeds)) < len(self.seeds)
         return [(("seeds",), f"each seed is run once, so they should differ: {self.seeds}")] if repeated else []
 
-    def _unknown_hosts(self) -> list[tuple[KeyPath, str]]:
+    def _misnamed(self) -> list[tuple[KeyPath, str]]:
         return [
-            (("events", index, "selector", place), message)
+            (("events", index, "selector", *place), message)
             for index, event in enumerate(self.events)
-            for place, message in events.unknown_hosts(event.selector, self.topology)
+            for place, message in events.misnamed(event.selector, self.topology, event.hosts_only)
         ]
 
     def _past_the_end(self) -> list[tuple[KeyPath, str]]:
