@@ -98,6 +98,42 @@ def test_model_chooses_its_data_set() -> None:
     assert load("efficientnet").workload.dataset == "auto"
 
 
+@pytest.mark.parametrize(
+    ("name", "datasets", "image_size", "context"),
+    [
+        ("efficientnet", ("cifar10", "fashion_mnist"), None, None),
+        ("resnet50", ("cifar100", "fashion_mnist"), None, None),
+        ("alexnet", ("cifar100", "fashion_mnist"), 63, None),
+        ("gpt2", ("wikitext2", "bible"), None, 512),
+    ],
+)
+def test_a_model_brings_its_data_its_stand_in_and_its_sizes(
+    name: str, datasets: tuple[str, ...], image_size: int | None, context: int | None
+) -> None:
+    workload = load(name).workload
+    assert (workload.datasets, workload.image_size, workload.context) == (datasets, image_size, context)
+    assert load(name, overrides=[f"workload.dataset={datasets[1]}"]).workload.datasets == datasets[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        ("alexnet", "image_size=32", "workload.image_size: alexnet needs 63 pixels at least, not 32"),
+        ("alexnet", "image_size=null", "workload.image_size: alexnet needs 63 pixels at least"),
+        ("alexnet", "context=64", "workload.context: alexnet reads images"),
+        ("gpt2", "image_size=64", "workload.image_size: gpt2_small reads text"),
+        ("gpt2", "context=1025", "workload.context: gpt2_small reads 1 to 1024 tokens, not 1025"),
+        ("gpt2", "context=null", "workload.context: gpt2_small reads 1 to 1024 tokens"),
+        ("gpt2", "dataset=cifar10", "gpt2_small trains on 'auto', 'wikitext2' or 'bible', not 'cifar10'"),
+        ("resnet50", "dataset=bible", "resnet50 trains on 'auto', 'cifar10', 'cifar100' or 'fashion_mnist'"),
+        ("gpt2", "optimizer.momentum=0.9", "workload.optimizer.momentum: adamw keeps its own moments"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(name: str, override: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        load(name, overrides=[f"workload.{override}"])
+
+
 @pytest.mark.parametrize("pacing", ["share", "none", "{fixed: 300mbit}"])
 def test_resolved_scenario_comes_back_from_json(pacing: str) -> None:
     resolved = load("periodic-straggler", overrides=[f"transports.dblp.pacing={pacing}", "topology.link.latency=1.5ms"])
