@@ -116,5 +116,18 @@ class Transport(Strict):
     paper; `{fixed: rate}`."""
     repair: Literal["per_pass"] = "per_pass"
     """Missing chunks are asked for after each pass over them, as in Algorithm 1."""
+    broadcast: Literal["lossy", "agreed", "complete"] = "lossy"
+    """What the loss bound means for the way back. `lossy`, as in the paper: each worker may miss other chunks of the
+    average, so that replicas drift apart; `agreed`: the server leaves out the same chunks for all, the last in its
+    order, and delivers the others to each; `complete`: nothing is left out."""
+    order: Literal["sequential", "rotating", "by_norm"] = "sequential"
+    """In which order chunks are sent; the last ones may be left out. `sequential`, as in the paper: as in the model;
+    `rotating`: the same, beginning elsewhere each iteration; `by_norm`: the largest first."""
+    aggregate: Literal["zero_fill", "contributors"] = "zero_fill"
+    """The server's mean of each chunk. `zero_fill`, as in the paper: over all workers, with zeros for what is missing;
+    `contributors`: over the workers whose chunk arrived."""
+    error_feedback: Annotated[bool, Field(strict=True)] = False
+    """Each worker adds what did not arrive of its gradient to its next one, and the server what it left out of an
+    agreed broadcast."""
     sender: PollingSender | None = None
     """Makes every pass of a sender cost time, on workers and server; by default a pass costs its frames only."""
