@@ -15,7 +15,7 @@ from scenarios.base import Count, CountFromZero, Positive, Strict
 from scenarios.errors import KeyPath, ScenarioError, explain, located
 from scenarios.events import AtEvery, Event, Spell, Window
 from scenarios.topology import AnyTopology
-from scenarios.transports import Transport
+from scenarios.transports import AnyTransport
 from scenarios.units import Seconds
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
@@ -152,7 +152,7 @@ class Scenario(Strict):
     """Hosts and links."""
     workload: Workload
     """The training job."""
-    transports: Annotated[dict[Name, Transport], Field(min_length=1)]
+    transports: Annotated[dict[Name, AnyTransport], Field(min_length=1)]
     """The transports to compare, each under a name of your choice."""
     events: list[Event] = []
     """The bursts."""
