@@ -15,7 +15,7 @@ from scenarios.base import Count, CountFromZero, Positive, Strict
 from scenarios.errors import KeyPath, ScenarioError, explain, located
 from scenarios.events import AtEvery, Event, Spell, Window
 from scenarios.topology import AnyTopology
-from scenarios.transports import Transport
+from scenarios.transports import AnyTransport
 from scenarios.units import Seconds
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
@@ -152,7 +152,7 @@ class Scenario(Strict):
     """Hosts and links."""
     workload: Workload
     """The training job."""
-    transports: Annotated[dict[Name, Transport], Field(min_length=1)]
+    transports: Annotated[dict[Name, AnyTransport], Field(min_length=1)]
     """The transports to compare, each under a name of your choice."""
     events: list[Event] = []
     """The bursts."""
@@ -181,7 +181,7 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _events_fit(self) -> Self:
-        problems = [*self._repeated_seeds(), *self._unknown_hosts(), *self._past_the_end()]
+        problems = [*self._repeated_seeds(), *self._misnamed(), *self._past_the_end()]
         if problems := problems or self._overlaps():
             raise located(problems)
         return self
@@ -190,11 +190,11 @@ class Scenario(Strict):
         repeated = len(set(self.seeds)) < len(self.seeds)
         return [(("seeds",), f"each seed is run once, so they should differ: {self.seeds}")] if repeated else []
 
-    def _unknown_hosts(self) -> list[tuple[KeyPath, str]]:
+    def _misnamed(self) -> list[tuple[KeyPath, str]]:
         return [
-            (("events", index, "selector", place), message)
+            (("events", index, "selector", *place), message)
             for index, event in enumerate(self.events)
-            for place, message in events.unknown_hosts(event.selector, self.topology)
+            for place, message in events.misnamed(event.selector, self.topology, event.hosts_only)
         ]
 
     def _past_the_end(self) -> list[tuple[KeyPath, str]]:

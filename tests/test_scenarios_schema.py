@@ -199,6 +199,53 @@ def test_spells_begin_with_an_iteration_or_by_the_clock() -> None:
     assert plan.spells() == [Spell(1, 7, None, 2.0), Spell(1, 14, None, 2.0), Spell(0, None, 1.5, 0.25)]
 
 
+def test_every_may_be_a_time() -> None:
+    first = {"at": {"every": "5s"}, "duration": "500ms", "selector": ["w1"]}
+    plan = scenario(first, {"at": {"every": "8s", "start": "0s"}, "duration": "1s", "selector": ["w2"]})
+    assert plan.spells() == [Spell(1, None, 0.0, 1.0, 8.0), Spell(0, None, 5.0, 0.5, 5.0)]
+    assert plan.timeline() == []
+    assert Scenario.from_resolved(json.loads(json.dumps(plan.model_dump(mode="json")))) == plan
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ({"at": {"every": "5s"}}, r"duration: an event at a time lasts a time"),
+        ({"at": {"every": "5s"}, "duration": "6s"}, r"duration: a burst of 6s every 5s overlaps the next one"),
+        ({"at": {"every": "5s", "start": 3}, "duration": "1s"}, r"start: 3 does not go with every 5s; write a time"),
+        ({"at": {"every": 5, "start": "3s"}}, r"start: 3s does not go with every 5; write a number of iterations"),
+        ({"at": {"every": 0}}, r"every: 0 should be above 0"),
+        ({"at": {"every": "0s"}, "duration": "1s"}, r"every: 0s should be above 0"),
+        ({"at": {"every": 2.5}}, r"2.5 is neither a number of iterations, such as 93, nor a time, such as '5s'"),
+    ],
+)
+def test_periods_that_make_no_sense(event: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        scenario(event)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meeting"),
+    [
+        ({"every": "5s"}, {"time": "15.2s"}, 15.2),
+        ({"every": "5s"}, {"time": "15.5s"}, None),
+        ({"every": "5s"}, {"time": "14.6s"}, 15),
+        ({"time": "15.2s"}, {"every": "5s"}, 15.2),
+        ({"every": "5s"}, {"every": "5s", "start": "2s"}, None),
+        ({"every": "5s"}, {"every": "7s", "start": "1s"}, 15),     # of 7 n + 1: 1, 8, 15
+        ({"every": "4s"}, {"every": "6s", "start": "1s"}, None),
+        ({"every": "5s"}, {"time": "1s"}, None),
+    ],
+)
+def test_bursts_by_the_clock_that_meet(one: dict[str, Any], other: dict[str, Any], meeting: float | None) -> None:
+    events = [{"at": at, "duration": "500ms"} for at in (one, other)]
+    if meeting is None:
+        scenario(*events)
+        return
+    with pytest.raises(ValidationError, match=rf"overlaps events.0 on the link of w1 to_server at {meeting:g} s"):
+        scenario(*events)
+
+
 def test_an_event_on_the_servers_link_touches_the_gradients_of_all_workers() -> None:
     plan = scenario_of(EVENTS[7], EVENTS[11], EVENTS[10] | {"selector": ["w3"], "at": {"iteration": 9}})
     rate, stop, traffic = (event.channels(plan.topology) for event in plan.events)
