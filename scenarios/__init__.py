@@ -16,6 +16,7 @@ from scenarios.template import template
 from scenarios.topology import Cable, LeafSpine, Link, Star, Topology, TwoDatacenters
 from scenarios.transports import (
     BoundedLoss,
+    Drop,
     FixedTolerance,
     Gloo,
     Pacing,
@@ -35,6 +36,7 @@ __all__ = [
     "Cable",
     "CatalogueEntry",
     "Checked",
+    "Drop",
     "Event",
     "FixedTolerance",
     "Gloo",

@@ -120,6 +120,8 @@ class Transport(Strict):
     kind: str
     """Which kind of transport."""
 
+    network: ClassVar[bool] = True
+    """Gradients cross a network; without it, one process trains alone."""
     server: ClassVar[bool] = True
     """The server averages the gradients; without it, the workers do so among themselves."""
     frames: ClassVar[bool] = False
@@ -181,10 +183,37 @@ class Gloo(Transport):
     server = False
 
 
+class Drop(Transport):
+    """No transport at all: one process trains, and chunks of its own gradient are zeroed at random (Figure 1)."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"kind": "drop", "rate": "40%"}]})
+
+    kind: Literal["drop"]
+    """Which kind of transport."""
+    rate: Percentage
+    """Share of the chunks that are zeroed."""
+    epochs: Annotated[list[Count], Field(min_length=2, max_length=2, examples=[[4, 9]])] | None = None
+    """First and last epoch in which they are, counted from 1; by default all."""
+
+    network = False
+    server = False
+
+    @model_validator(mode="after")
+    def _first_before_last(self) -> Self:
+        if self.epochs and self.epochs[0] > self.epochs[1]:
+            raise located([(("epochs",), "the first should not be after the last")])
+        return self
+
+    def drops_in(self, epoch: int) -> bool:
+        """Whether gradients lose anything in an epoch, counted from 0."""
+        first, last = self.epochs or (1, epoch + 1)
+        return self.rate > 0 and first <= epoch + 1 <= last
+
+
 def _kind_by_default(value: Any) -> Any:
     return {"kind": DEFAULT_KIND, **value} if isinstance(value, dict) else value
 
 
 AnyTransport = Annotated[
-    BoundedLoss | Udp | Tcp | Gloo, Field(discriminator="kind"), BeforeValidator(_kind_by_default)
+    BoundedLoss | Udp | Tcp | Gloo | Drop, Field(discriminator="kind"), BeforeValidator(_kind_by_default)
 ]
