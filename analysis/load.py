@@ -106,7 +106,7 @@ def load(paths: Path | str | Iterable[Path | str]) -> Results:
         _check_bursts(folder, frames["rounds"], frames["bursts"], problems)
         for name, frame in frames.items():
             tables[name].append(frame.assign(**dict(zip(KEYS, key, strict=True))))
-        rows.append(_run_row(key, run, folder, frames["rounds"]))
+        rows.append(_run_row(key, run, folder, frames["iterations"]))
         if not complete:
             problems.append(_incomplete(rows[-1]))
     runs = pd.DataFrame(rows)
@@ -141,7 +141,9 @@ def _key(run: dict[str, Any], file: Path) -> tuple[str, str, int]:
         raise ResultsError(f"{file}: the field {error} is missing; run the scenario again") from None
 
 
-def _run_row(key: tuple[str, str, int], run: dict[str, Any], folder: Path, rounds: pd.DataFrame) -> dict[str, Any]:
+def _run_row(
+    key: tuple[str, str, int], run: dict[str, Any], folder: Path, iterations: pd.DataFrame
+) -> dict[str, Any]:
     scenario, dataset = run["scenario"], run.get("dataset") or {}
     tolerance = scenario.get("transports", {}).get(key[1], {}).get("tolerance", {})
     return dict(zip(KEYS, key, strict=True)) | {
@@ -157,7 +159,7 @@ def _run_row(key: tuple[str, str, int], run: dict[str, Any], folder: Path, round
         "stands_in_for": dataset.get("stands_in_for"),
         "workers": scenario.get("topology", {}).get("workers"),
         "iterations_planned": scenario.get("workload", {}).get("iterations", 0),
-        "iterations_done": int(rounds["iteration"].max()) + 1 if len(rounds) else 0,
+        "iterations_done": int(iterations["iteration"].max()) + 1 if len(iterations) else 0,
         "duration_s": run.get("duration_s"),
         "path": folder,
     }

@@ -65,7 +65,8 @@ class Progress:
         elif "stage" in news:
             self._bars.update(self._task, note=news["stage"])
         elif "iteration" in news and news["node"] != SERVER:
-            note = f"loss {news['loss']:.2f}  send {news['latency_s']:.3f} s"
+            send = f"  send {news['latency_s']:.3f} s" if "latency_s" in news else ""
+            note = f"loss {news['loss']:.2f}{send}"
             self._bars.update(self._task, completed=news["iteration"] + 1, note=note)
 
     def end(self, outcome: Outcome) -> None:
