@@ -35,10 +35,11 @@ class RecordingInjector(Injector):
 
     def close(self) -> None: ...
 
-    def set(self, host: str, direction: str, events) -> None:
+    def set(self, changes) -> None:
         if self.failure:
             raise self.failure
-        self.calls.append((host, direction, [event.expected_loss for event in events]))
+        for link, events in changes.items():
+            self.calls.append((*link, [event.expected_loss for event in events]))
 
     def counters(self) -> dict[tuple[str, str], Counters]:
         self._seen += 10
