@@ -44,6 +44,7 @@ class Receiver:
         self._last_word = first_word(size_bytes - (self.chunks - 1) * chunk_bytes)
         self.outbox: list[Bitmap | Progress | Stop] = []
         self.dropped: Counter[DropReason] = Counter()
+        self._told: Counter[DropReason] = Counter()     # of these, what STOPs have told
         self.done = True
         self.round = 0
         self.delivered = 0
@@ -56,8 +57,6 @@ class Receiver:
         self.arrived[:] = False
         self._header[2] = round_
         self._pass, self._sequence, self._reported = 1, 0, 0
-        self._stale_before = self.dropped[DropReason.STALE]
-        self._duplicate_before = self.dropped[DropReason.DUPLICATE]
         self.heard = None
         self.tolerance = tolerance
         self._allowed = -1 if tolerance is None else allowed_missing(tolerance, self.chunks)
@@ -130,13 +129,10 @@ class Receiver:
             return
         self._store[~self.arrived] = 0
         self.done = True
+        news = self.dropped - self._told
+        self._told = self.dropped.copy()
         self.outbox.append(
-            Stop(
-                self.round,
-                self.dropped[DropReason.STALE] - self._stale_before,
-                self.dropped[DropReason.DUPLICATE] - self._duplicate_before,
-                pack_bits(self.arrived),
-            )
+            Stop(self.round, news[DropReason.STALE], news[DropReason.DUPLICATE], pack_bits(self.arrived))
         )
 
     def _valid(self, words: np.ndarray) -> np.ndarray:
