@@ -113,12 +113,12 @@ class Channel:
 
     # --- sending ---
 
-    def start(self, round_: int, order: np.ndarray | None) -> None:
+    def start(self, round_: int, order: np.ndarray | None = None) -> None:
         """Send `frames`, as they stand now, as round `round_` in this order (see `Sender.start`)."""
         self.frames.words[:, 2] = round_
         self.begin(round_, order)
 
-    def begin(self, round_: int, order: np.ndarray | None) -> None:
+    def begin(self, round_: int, order: np.ndarray | None = None) -> None:
         """As `start`, where the frames carry the round already."""
         time_ = now()
         self.sender.start(round_, time_, order)
