@@ -22,6 +22,7 @@ from testbed.bursts import check_switch, choose_injector, link_ends
 from testbed.bursts.actions import module
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
+from testbed.footprint import Footprint
 from testbed.results import ResultsError, RunFolder
 from testbed.topology import SERVER, host_ip
 from testbed.training import data
@@ -92,12 +93,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `complete`, `failed` or `interrupted`."""
+    """How a run ended: `complete`, `failed` or `interrupted`; its peaks are in bytes."""
 
     job: Job
     status: str
     error: str | None
     duration_s: float
+    peak_memory: int
+    peak_disk: int
 
 
 def jobs(scenario: Scenario, out: Path) -> list[Job]:
@@ -217,9 +220,11 @@ def run_job(
     )
     stopped = False
     try:
-        with _engine(engine_command(engine, job.path), folder) as process, interruption.raised():
-            for line in process.stdout:
-                news(job, json.loads(line))
+        with _engine(engine_command(engine, job.path), folder) as process:
+            footprint = Footprint(process.pid, job.path)
+            with footprint, interruption.raised():
+                for line in process.stdout:
+                    news(job, json.loads(line))
     except Stopped:
         stopped = True
     record = folder.read()
@@ -233,10 +238,13 @@ def run_job(
         error = f"the engine process ended with status {process.returncode}; see {folder.log('engine')}"
     folder.collect()
     duration = time.monotonic() - begin
-    folder.update(status=status, error=error, finished=_timestamp(), duration_s=round(duration, 3))
+    folder.update(
+        status=status, error=error, finished=_timestamp(), duration_s=round(duration, 3),
+        peak_memory_bytes=footprint.peak_memory, peak_disk_bytes=footprint.peak_disk,
+    )
     if stopped:
         raise Stopped
-    return Outcome(job, status, error, duration)
+    return Outcome(job, status, error, duration, footprint.peak_memory, footprint.peak_disk)
 
 
 @contextmanager
