@@ -27,16 +27,18 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
+import tiny
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 from pydantic import TypeAdapter
 from scipy import stats
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
-from scenarios import Link, Star
+from scenarios import Link, Scenario, Star
 from scenarios.topology import AnyTopology
 from testbed import shaping
 from testbed.bursts import Counters, Injector, InjectorError, LinkEnd, choose_injector
+from testbed.bursts.actions import traffic
 from testbed.topology import build_network, host_ip, switch_interface
 
 UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE = 103, 104, 33
@@ -63,15 +65,20 @@ def inside(net: Mininet, host: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def star(workers: int, link: Link) -> Iterator[Mininet]:
-    topology = Star(workers=workers, link=link)
-    net = build_network(topology)
+def emulated(scenario: Scenario) -> Iterator[Mininet]:
+    """The network of a scenario, with the hosts of its cross traffic."""
+    net = build_network(scenario.topology)
     try:
+        traffic.add_hosts(net, scenario)
         net.start()
-        shaping.apply(net, shaping.link_ends(topology))
+        shaping.apply(net, [*shaping.link_ends(scenario.topology), *traffic.link_ends(scenario)])
         yield net
     finally:
         net.stop()
+
+
+def star(workers: int, link: Link) -> contextlib.AbstractContextManager[Mininet]:
+    return emulated(tiny.scenario(topology=Star(workers=workers, link=link)))
 
 
 def udp_pair(net: Mininet, source: str, target: str, port: int, payload: int):

@@ -29,11 +29,12 @@ PATIENCE = 5.0  # s for what is under way to arrive; longer only where nothing a
 
 
 class Control:
-    """The lines on standard input."""
+    """The lines on standard input. Says that it is ready for them."""
 
     def __init__(self) -> None:
         self.on = self.ended = False
         self._rest = b""
+        print("{}", flush=True)
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for lines, at most so long; whether one of them was `stop`."""
