@@ -13,7 +13,7 @@ from protocol.aggregate import AGGREGATES
 from protocol.config import BROADCASTS
 from protocol.order import ORDERS
 from scenarios import Scenario, ScenarioError, load
-from scenarios.transports import Transport
+from scenarios.transports import BoundedLoss
 from testbed.transport import transport_config
 
 
@@ -36,7 +36,7 @@ def test_a_polling_sender() -> None:
     ("field", "names"), [("order", ORDERS), ("aggregate", AGGREGATES), ("broadcast", BROADCASTS)]
 )
 def test_scenarios_know_what_the_protocol_knows(field: str, names: Iterable[str]) -> None:
-    assert get_args(Transport.model_fields[field].annotation) == tuple(names)
+    assert get_args(BoundedLoss.model_fields[field].annotation) == tuple(names)
     assert getattr(settings(), field) == getattr(TransportConfig(), field) == next(iter(names))
     for name in names:
         assert getattr(settings(f"{field}={name}"), field) == name
