@@ -21,7 +21,9 @@ def json_schema(complete: bool = False) -> dict[str, Any]:
     scenario = Scenario.model_json_schema()
     definitions = scenario.pop("$defs")
     for model in (scenario, *definitions.values()):
-        for key in model.get("properties", {}).values():
+        named = list(model.get("properties", {}).values())
+        free = [rules for key in named for rules in key.get("patternProperties", {}).values()]
+        for key in named + free:
             if (quantity := quantity_of(key)) and key.get("default") is not None:
                 key["default"] = quantity.write(key["default"])
             branches = key.get("anyOf", key.get("oneOf", ()))

@@ -11,13 +11,16 @@ import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
 
 from protocol import RoundStats
 from scenarios import Scenario
 from testbed.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 1
 RUN_FILE, EVENTS_FILE, NODES, LOGS = "run.json", "events.jsonl", "nodes", "logs"
@@ -150,6 +153,8 @@ def _profile(name: str | None) -> str:
 
 
 def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
+    import pandas as pd  # half a second, which the processes of a run do not need
+
     defaults = {"burst": False, "gradient_norm": float("nan"), "replica_drift": float("nan")}
     data = {name: pd.Series([row.get(name, defaults.get(name)) for row in rows], dtype=kind)
             for name, kind in columns.items()}
@@ -158,8 +163,8 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
 
 def _in_burst(
     rounds: pd.DataFrame, scenario: Scenario, spells: list[tuple[int, int, list[list[str]]]]
-) -> pd.Series:
-    """Whether each round ran while an event touched its way: whole iterations by plan, times by the log."""
+) -> np.ndarray:
+    """(rounds,) bool: whether an event touched its way while each ran: whole iterations by plan, times by the log."""
     plan = [
         (window.start, window.stop, scenario.events[window.event].channels(scenario.topology))
         for window in scenario.timeline()
@@ -171,7 +176,7 @@ def _in_burst(
         for iteration in range(start, stop)
     }
     keys = zip(rounds["iteration"], rounds["worker"], rounds["direction"].map(DIRECTION_OF), strict=True)
-    return pd.Series([key in hit for key in keys], index=rounds.index, dtype=bool)
+    return np.array([key in hit for key in keys], bool)
 
 
 class NodeLog:

@@ -27,6 +27,7 @@ from testbed.topology import SERVER, host_ip
 from testbed.training import data
 from testbed.transport import SECRET_VARIABLE
 
+LOOPBACK = "127.0.0.1"
 STOP_GRACE = 15.0      # s that an engine has to take its network down before it is killed, namespaces and all
 
 News = Callable[["Job", dict[str, Any]], None]
@@ -130,13 +131,20 @@ def refuse_taken_folders(todo: Sequence[Job], overwrite: bool) -> None:
 
 
 def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tuple[str, str]:
-    """The engine for `auto`, `mininet` or `local`, and why.
+    """The engine for `auto`, `mininet`, `local` or `single`, and why. Without a network it is always `single`.
 
     Raises:
-        EngineError: mininet was asked for and cannot run, or an event, a link or a capture is nothing for engine local.
+        EngineError: mininet was asked for and cannot run; an event, a link or a capture is nothing for engine local; or
+            the engine asked for has no network, and the scenario needs one.
         UserError: this kernel cannot emulate the scenario's network or events; the text names the field and what is
             missing.
     """
+    if not scenario.networked:
+        if capture:
+            raise EngineError(f"--capture looks at the ports of a switch, and {scenario.name} has no network")
+        return "single", "nothing crosses a network"
+    if asked == "single":
+        raise EngineError(f"engine single has no network, which {scenario.name} needs; use mininet or local")
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
     if engine == "mininet" and not ready:
@@ -167,8 +175,9 @@ def _check_local(scenario: Scenario, other: str) -> None:
             )
     for index, event in enumerate(scenario.events):
         problem = module(event).local_problem(event)
-        if problem is None and any(host == SERVER for host, _ in event.links(scenario.topology)):
-            problem = "engine local draws losses on the links of workers only, not on the server's"
+        workers = scenario.topology.worker_names
+        if problem is None and any(link not in workers for link, _ in event.links(scenario.topology)):
+            problem = "engine local draws losses on the links of workers only, not on the server's or between switches"
         if problem:
             raise EngineError(f"events.{index}.action: {event.action!r}: {problem}; {other}")
 
@@ -196,13 +205,12 @@ def run_job(
     interruption.check()
     folder = RunFolder(job.path)
     begin = time.monotonic()
-    on_loopback = engine == "local"
+    host, ports = {"mininet": (host_ip(SERVER), DATA_PORT_BASE), "local": (LOOPBACK, 0)}.get(engine, (None, None))
     folder.create(
         overwrite,
         scenario=job.scenario.model_dump(mode="json"), profile=job.scenario.profile, transport=job.transport,
         seed=job.seed, engine=engine, injector=None, dataset=asdict(dataset), model=None, device=None,
-        server_host="127.0.0.1" if on_loopback else host_ip(SERVER),
-        data_port_base=0 if on_loopback else DATA_PORT_BASE,
+        server_host=host, data_port_base=ports,
         machine=environment.machine(), versions=environment.versions(), git=environment.git_state(),
         started=_timestamp(), finished=None, duration_s=None, links=None, command=command,
         capture=capture,

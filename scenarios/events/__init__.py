@@ -16,28 +16,27 @@ from scenarios.events.partition import PartitionEvent
 from scenarios.events.plan import Spell, Window, overlaps, spells, windows
 from scenarios.events.rate import RateEvent
 from scenarios.events.reorder import ReorderEvent
-from scenarios.events.selectors import DIRECTIONS, ROLES, Hosts, LinkDirection, LinkKey, Selector, select, unknown_hosts
+from scenarios.events.selectors import DIRECTIONS, LinkDirection, LinkKey, misnamed, select
 from scenarios.events.stop import StopEvent
 from scenarios.events.traffic import TrafficEvent
-from scenarios.events.triggers import AtEvery, AtIteration, AtRandom, AtTime, Trigger
+from scenarios.events.triggers import AtEvery, AtIteration, AtRandom, AtTime, Clock, Trigger
 from scenarios.events.union import Event, LinkImpairment
 from scenarios.topology import SERVER
 
 __all__ = [
     "DIRECTIONS",
-    "ROLES",
     "SERVER",
     "AtEvery",
     "AtIteration",
     "AtRandom",
     "AtTime",
+    "Clock",
     "CorruptEvent",
     "DelayEvent",
     "DuplicateEvent",
     "Event",
     "FourStates",
     "GilbertElliott",
-    "Hosts",
     "KillEvent",
     "LinkDirection",
     "LinkDownEvent",
@@ -47,15 +46,14 @@ __all__ = [
     "PartitionEvent",
     "RateEvent",
     "ReorderEvent",
-    "Selector",
     "Spell",
     "StopEvent",
     "TrafficEvent",
     "Trigger",
     "Window",
+    "misnamed",
     "overlaps",
     "select",
     "spells",
-    "unknown_hosts",
     "windows",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scenarios.events.common import BaseEvent
-from scenarios.events.selectors import Selector
+from scenarios.events.selectors import HostSelector
 from scenarios.units import Seconds, Span
 
 
@@ -14,10 +14,11 @@ class KillEvent(BaseEvent):
 
     action: Literal["kill"]
     """What happens."""
-    selector: Selector
+    selector: HostSelector
     """Who: `workers`, `server`, `all`, or a list such as `[w2]`."""
 
     slots = ("kill",)
+    hosts_only = "only hosts have processes"
 
     @property
     def span(self) -> Span:

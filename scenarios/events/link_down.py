@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from scenarios.events.common import BaseEvent
-from scenarios.events.selectors import DIRECTIONS, Hosts, LinkKey, Selector
+from scenarios.events.selectors import DIRECTIONS, LinkKey, LinkSelector
+from scenarios.topology import Topology
 from scenarios.units import Duration
 
 
@@ -16,12 +17,13 @@ class LinkDownEvent(BaseEvent):
     """What happens."""
     duration: Duration
     """How long the port is down, a time: `500ms`."""
-    selector: Selector = "workers"
-    """Whose links: `workers`, `server`, `all`, or a list such as `[w1, w3]`."""
+    selector: LinkSelector = "workers"
+    """Whose links: `workers`, `server`, `all`, or a list such as `[w1, w3]`; between switches: `trunks`, or
+    `[leaf1-spine1]`."""
 
     slots = ("link_down",)
     expected_loss = 1.0
     endless = "no iteration ends while the link is down"
 
-    def links(self, topology: Hosts) -> list[LinkKey]:
-        return [(host, direction) for host in self.hosts(topology) for direction in DIRECTIONS]
+    def links(self, topology: Topology) -> list[LinkKey]:
+        return [(name, direction) for name in self.selected(topology) for direction in DIRECTIONS]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
-from scenarios.events.selectors import Hosts
-from scenarios.events.triggers import AtTime
 from scenarios.events.union import Event
+from scenarios.topology import Topology
 from scenarios.units import Seconds
+
+MEETINGS_LOOKED_FOR = 10_000  # of two periodic spells; at `every: 5s`, of the first 14 hours
 
 
 class Window(NamedTuple):
@@ -22,13 +24,39 @@ class Window(NamedTuple):
 class Spell(NamedTuple):
     """A stretch of time in which `Scenario.events[event]` is active.
 
-    It begins with an iteration, or `time` s after all hosts were ready for the first one; the other is None.
+    It begins with an iteration, or `time` s after all hosts were ready for the first one; the other is None. With a
+    `period`, one begins every so many seconds from then on, to the end of the run.
     """
 
     event: int
     iteration: int | None
     time: float | None
     seconds: float
+    period: float | None = None
+
+    def meets(self, other: Spell) -> float | None:
+        """Time (s) at which this one and another are both active for the first time; None if that never happens.
+
+        Both begin by the clock. Of two that come again and again, the first `MEETINGS_LOOKED_FOR` of this one are
+        looked at; who runs longer than that lets the later one count.
+        """
+        first, step, length = map(_microseconds, (self.time, self.period or 0, self.seconds))
+        start, period, span = map(_microseconds, (other.time, other.period or 0, other.seconds))
+        for number in range(MEETINGS_LOOKED_FOR if step else 1):
+            begin = first + number * step
+            # The first of the other's that ends after `begin`.
+            skipped = max(0, (begin - span - start) // period + 1) if period else 0
+            theirs = start + skipped * period
+            if begin - span < theirs < begin + length:
+                return max(begin, theirs) / 1e6
+            if not period and theirs + span <= begin:
+                return None
+        return None
+
+
+def _microseconds(seconds: float) -> int:
+    """Whole, so that sums of times are exact."""
+    return round(seconds * 1e6)
 
 
 def windows(events: Sequence[Event], iterations: int) -> list[Window]:
@@ -49,7 +77,9 @@ def spells(events: Sequence[Event], iterations: int) -> list[Spell]:
         Spell(index, start, None, float(event.span)) for index, event in timed for start in event.starts(iterations)
     ]
     by_clock = [
-        Spell(index, None, event.at.time, float(event.span)) for index, event in timed if isinstance(event.at, AtTime)
+        Spell(index, None, clock.time, float(event.span), clock.period)
+        for index, event in timed
+        if (clock := event.at.clock())
     ]
     return [
         *sorted(by_iteration, key=lambda spell: (spell.iteration, spell.event)),
@@ -59,28 +89,30 @@ def spells(events: Sequence[Event], iterations: int) -> list[Spell]:
 
 
 
-def overlaps(events: Sequence[Event], topology: Hosts, iterations: int) -> dict[tuple[int, int], str]:
+def overlaps(events: Sequence[Event], topology: Topology, iterations: int) -> dict[tuple[int, int], str]:
     """(earlier event, later event) -> message, where two would set the same on one link or host at one time.
 
     Windows of iterations are compared with each other, and so are times; whether an iteration and a time meet shows in
     the run alone, where the later one counts.
     """
-    by_place: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     clashes: dict[tuple[int, int], str] = {}
+
+    def clash(one: int, other: int, place: tuple[str, ...], when: str) -> None:
+        earlier, later = sorted((one, other))
+        _, host, direction = place
+        where = f"on the link of {host} {direction}" if direction else f"on {host}"
+        message = f"overlaps events.{earlier} {where} {when}; move one of them, or write one event for both"
+        clashes.setdefault((earlier, later), message)
+
+    last: dict[tuple[str, ...], Window] = {}
+    for window in windows(events, iterations):
+        for place in sorted(events[window.event].places(topology)):
+            if place in last and last[place].stop > window.start:
+                clash(last[place].event, window.event, place, f"at iteration {window.start}")
+            last[place] = window
     clock = [spell for spell in spells(events, iterations) if spell.time is not None]
-    plans = (
-        [(w.event, w.start, w.stop, f"at iteration {w.start}") for w in windows(events, iterations)],
-        [(s.event, s.time, s.time + s.seconds, f"at {s.time:g} s") for s in clock],
-    )
-    for plan in plans:
-        by_place.clear()
-        for index, start, stop, when in plan:
-            for slot, host, direction in sorted(events[index].places(topology)):
-                before = by_place.setdefault((slot, host, direction), [])
-                if before and before[-1][1] > start:
-                    earlier, later = sorted((before[-1][0], index))
-                    where = f"on the link of {host} {direction}" if direction else f"on {host}"
-                    message = f"overlaps events.{earlier} {where} {when}; move one of them, or write one event for both"
-                    clashes.setdefault((earlier, later), message)
-                before.append((index, stop))
+    for one, other in combinations(clock, 2):
+        shared = events[one.event].places(topology) & events[other.event].places(topology)
+        if shared and (at := one.meets(other)) is not None:
+            clash(one.event, other.event, min(shared), f"at {at:g} s")
     return clashes

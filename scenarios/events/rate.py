@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scenarios.events.common import BaseEvent, LinkEvent
-from scenarios.events.selectors import Selector
+from scenarios.events.selectors import LinkSelector
 from scenarios.units import Duration, Rate
 
 
@@ -18,8 +18,9 @@ class RateEvent(BaseEvent):
     """The rate while the event lasts: `100mbit`."""
     duration: Duration
     """How long it lasts: `1 iteration`, `5 iterations`, or a time: `500ms`."""
-    selector: Selector = "workers"
-    """Whose links: `workers`, `server`, `all`, or a list such as `[w1, w3]`."""
+    selector: LinkSelector = "workers"
+    """Whose links: `workers`, `server`, `all`, or a list such as `[w1, w3]`; between switches: `trunks`, or
+    `[leaf1-spine1]`."""
     direction: Literal["to_server", "to_worker", "both"] = "both"
     """Which direction of the links; `both` by default."""
 

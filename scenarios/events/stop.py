@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scenarios.events.common import BaseEvent
-from scenarios.events.selectors import Selector
+from scenarios.events.selectors import HostSelector
 from scenarios.units import Duration
 
 
@@ -16,8 +16,9 @@ class StopEvent(BaseEvent):
     """What happens."""
     duration: Duration
     """How long they stand still, a time: `500ms`."""
-    selector: Selector
+    selector: HostSelector
     """Who: `workers`, `server`, `all`, or a list such as `[w2]`."""
 
     slots = ("stop",)
+    hosts_only = "only hosts have processes"
     endless = "no iteration ends while a host stands still"

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from scenarios.base import Count
 from scenarios.errors import located
 from scenarios.events.common import BaseEvent
-from scenarios.events.selectors import Hosts, LinkKey, Selector
-from scenarios.topology import SERVER
+from scenarios.events.selectors import HostSelector, LinkKey
+from scenarios.topology import SERVER, Topology
 from scenarios.units import Duration, Rate
 
 
@@ -29,10 +29,11 @@ class TrafficEvent(BaseEvent):
     """TCP connections of each sender."""
     duration: Duration
     """How long it lasts: `1 iteration`, `5 iterations`, or a time: `500ms`."""
-    selector: Selector = "server"
+    selector: HostSelector = "server"
     """Towards whom; by default the server, whose queue the gradients share."""
 
     slots = ("traffic",)
+    hosts_only = "cross traffic goes to hosts, and fills the queues on its way there"
 
     @model_validator(mode="after")
     def _fields_fit_kind(self) -> Self:
@@ -42,5 +43,5 @@ class TrafficEvent(BaseEvent):
             raise located([(("flows",), "goes with kind 'tcp'")])
         return self
 
-    def links(self, topology: Hosts) -> list[LinkKey]:
-        return [(host, "to_server" if host == SERVER else "to_worker") for host in self.hosts(topology)]
+    def links(self, topology: Topology) -> list[LinkKey]:
+        return [(host, "to_server" if host == SERVER else "to_worker") for host in self.selected(topology)]

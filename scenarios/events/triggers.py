@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from scenarios.base import Count, CountFromZero, Strict
-from scenarios.units import Time
+from scenarios.errors import located
+from scenarios.units import Period, Seconds, Time
 
 
-class AtIteration(Strict):
+class Clock(NamedTuple):
+    """By the clock: seconds since all hosts were ready for the first iteration, and then again every `period` s."""
+
+    time: float
+    period: float | None = None
+
+
+class At(Strict):
+    """What all forms of `at` tell."""
+
+    def starts(self, iterations: int, duration: int) -> list[int]:
+        """The iterations, of so many, in which bursts of so many begin; none where the clock decides."""
+        return []
+
+    def clock(self) -> Clock | None:
+        """When the clock begins bursts, or None where iterations do."""
+        return None
+
+
+class AtIteration(At):
     """Once."""
 
     iteration: CountFromZero
@@ -21,29 +41,44 @@ class AtIteration(Strict):
         return [self.iteration]
 
 
-class AtTime(Strict):
+class AtTime(At):
     """Once, by the clock."""
 
     time: Time
     """Time since all hosts were ready for the first iteration: `30s`, `500ms`. Needs a duration in time."""
 
+    def clock(self) -> Clock:
+        return Clock(self.time)
+
+
+class AtEvery(At):
+    """Periodically, to the end of the run: by iterations, or by the clock."""
+
+    every: Period
+    """From the start of one burst to the start of the next: iterations, `93`, or a time, `5s`. A time needs a duration
+    in time."""
+    start: Period = Field(default_factory=lambda data: data.get("every", 0))
+    """Iteration or time (as `every`) of the first burst; `every` by default."""
+
+    @model_validator(mode="after")
+    def _periods_fit(self) -> Self:
+        if self.every <= 0:
+            raise located([(("every",), f"{self.every} should be above 0")])
+        if isinstance(self.every, Seconds) != isinstance(self.start, Seconds):
+            wanted = "a time such as '2s'" if isinstance(self.every, Seconds) else "a number of iterations such as 10"
+            raise located([(("start",), f"{self.start} does not go with every {self.every}; write {wanted}")])
+        return self
+
     def starts(self, iterations: int, duration: int) -> list[int]:
-        return []
-
-
-class AtEvery(Strict):
-    """Periodically, to the end of the run."""
-
-    every: Count
-    """Iterations from the start of one burst to the start of the next."""
-    start: CountFromZero = Field(default_factory=lambda data: data.get("every", 0))
-    """Iteration of the first burst; `every` by default."""
-
-    def starts(self, iterations: int, duration: int) -> list[int]:
+        if isinstance(self.every, Seconds):
+            return []
         return list(range(self.start, iterations, self.every)) or [self.start]
 
+    def clock(self) -> Clock | None:
+        return Clock(float(self.start), float(self.every)) if isinstance(self.every, Seconds) else None
 
-class AtRandom(Strict):
+
+class AtRandom(At):
     """At random iterations without overlap, drawn once: the same for all transports and all seeds of the run."""
 
     random: Count
@@ -76,6 +111,6 @@ Trigger = Annotated[
     Discriminator(
         _kind_of_trigger,
         custom_error_type="value",
-        custom_error_message="write {iteration: 279}, {time: 30s}, {every: 93} or {random: 2, seed: 7}",
+        custom_error_message="write {iteration: 279}, {time: 30s}, {every: 93}, {every: 5s} or {random: 2, seed: 7}",
     ),
 ]

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
 from scenarios.events import LinkImpairment, PartitionEvent
+from testbed import iproute
 from testbed.bursts import IPPROTO_UDP, Counters, Injector, InjectorError, LinkEnd, LinkKey, actions, is_complete_cut
 from testbed.shaping import qdisc_problem
 
-SUFFIX = {"to_server": "up", "to_worker": "down"}
 # Packets leave netem as they enter; a limit that is never met, for netem counts what exceeds it as lost.
 NETEM_LIMIT = 1_000_000
 HIT, REST = "1:1", "1:2"  # bands of the prio
@@ -42,8 +42,8 @@ def _match(protocol: str) -> list[str]:
 
 
 def device(end: LinkEnd) -> str:
-    """Name of the ifb of a link's direction, at most 15 characters."""
-    return f"loss-{end.host}-{SUFFIX[end.direction]}"
+    """Name of the ifb of a port's hook, at most 15 characters: `s1-w1i` for what the port receives."""
+    return end.interface + end.hook[0]
 
 
 def commands(end: LinkEnd) -> list[list[str]]:
@@ -85,33 +85,37 @@ class NetemInjector(Injector):
         self._ports: set[str] = set()
 
     def prepare(self, links: Sequence[LinkEnd]) -> None:
+        self._ends = {end.key: end for end in links}
+        self._ports = {end.interface for end in links}
         try:
-            for end in links:
-                if end.interface not in self._ports:
-                    _run(["tc", "qdisc", "add", "dev", end.interface, "clsact"])
-                    self._ports.add(end.interface)
-                self._ends[end.key] = end
-                for command in commands(end):
-                    _run(command)
+            _run([
+                *(["tc", "qdisc", "add", "dev", port, "clsact"] for port in sorted(self._ports)),
+                *(command for end in links for command in commands(end)),
+            ])
         except InjectorError:
             self.close()
             raise
 
-    def set(self, host: str, direction: str, events: Sequence[LinkImpairment]) -> None:
-        if (host, direction) not in self._ends:
-            raise InjectorError(f"events on {host} {direction}: this link was not prepared")
-        change = ["tc", "qdisc", "change", "dev", device(self._ends[host, direction]), "parent"]
-        _run([*change, HIT, "handle", "11:", "netem", *options(events)])
-        rest = 0 if any(map(is_complete_cut, events)) else NETEM_LIMIT
-        _run([*change, REST, "handle", "12:", "pfifo", "limit", str(rest)])
+    def set(self, changes: Mapping[LinkKey, Sequence[LinkImpairment]]) -> None:
+        plan = []
+        for (host, direction), events in changes.items():
+            if (host, direction) not in self._ends:
+                raise InjectorError(f"events on {host} {direction}: this link was not prepared")
+            change = ["tc", "qdisc", "change", "dev", device(self._ends[host, direction]), "parent"]
+            rest = 0 if any(map(is_complete_cut, events)) else NETEM_LIMIT
+            plan += [
+                [*change, HIT, "handle", "11:", "netem", *options(events)],
+                [*change, REST, "handle", "12:", "pfifo", "limit", str(rest)],
+            ]
+        _run(plan)
 
     def counters(self) -> dict[LinkKey, Counters]:
+        qdiscs: list[dict[str, Any]] = json.loads(_run([["tc", "-s", "-j", "qdisc", "show"]]))
+        found = {(qdisc["dev"], qdisc["kind"]): qdisc for qdisc in qdiscs}
         counts = {}
         for key, end in self._ends.items():
-            qdiscs: list[dict[str, Any]] = json.loads(_run(["tc", "-s", "-j", "qdisc", "show", "dev", device(end)]))
-            netem = next(qdisc for qdisc in qdiscs if qdisc["kind"] == "netem")
-            cut = next(qdisc["drops"] for qdisc in qdiscs if qdisc["kind"] == "pfifo")
-            dropped = netem["drops"] + cut
+            netem, rest = (found[device(end), kind] for kind in ("netem", "pfifo"))
+            dropped = netem["drops"] + rest["drops"]
             counts[key] = Counters(netem["packets"] + netem["qlen"] + dropped, dropped)
         return counts
 
@@ -132,7 +136,7 @@ def netem_problem() -> str | None:
     problem = qdisc_problem("netem") or qdisc_problem("clsact")
     if problem:
         return problem
-    trial = commands(LinkEnd("try", "to_server", "lo", "udp"))
+    trial = commands(LinkEnd("try", "to_server", "lo", "udp", "ingress"))
     script = "\n".join(["set -e", "tc qdisc add dev lo clsact", *(" ".join(words) for words in trial)])
     attempt = subprocess.run(["unshare", "-n", "sh", "-c", script], capture_output=True, text=True)
     if attempt.returncode == 0:
@@ -143,11 +147,8 @@ def netem_problem() -> str | None:
     )
 
 
-def _run(command: list[str]) -> str:
+def _run(plan: Sequence[Sequence[str]]) -> str:
     try:
-        answer = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise InjectorError(f"`{command[0]}` is not installed (apt install iproute2)") from None
-    if answer.returncode != 0:
-        raise InjectorError(f"`{' '.join(command)}` failed: {' '.join(answer.stderr.split())}")
-    return answer.stdout
+        return iproute.run(plan)
+    except iproute.CommandError as error:
+        raise InjectorError(str(error)) from None

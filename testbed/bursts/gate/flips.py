@@ -55,6 +55,7 @@ class Flips:
         self._started = started
         self._active: dict[int, Window] = {}
         self._clock_start: float | None = None  # time.monotonic(), of the zero of `at: {time: ...}`
+        self._repeated: set[int] = set()  # events that the clock has begun and will begin again
         self._halted = False
         self._running: dict[Spell, float] = {}  # until when (time.monotonic())
         self._iteration = dict.fromkeys(host_names(scenario.topology.workers), 0)  # that each node is in
@@ -116,6 +117,9 @@ class Flips:
         for due, spell in self._to_come():
             if due <= now:
                 self._spells.remove(spell)
+                if spell.period:
+                    self._spells.append(spell._replace(time=spell.time + spell.period))
+                    self._repeated.add(spell.event)
                 self._start_spell(spell, self._span_of(spell)[0], due)
 
     def _start_spell(self, spell: Spell, iteration: int, planned: float | None = None) -> None:
@@ -142,7 +146,7 @@ class Flips:
             self._stop_window(window, window.stop)
         for spell in list(self._running):
             self._stop_spell(spell)
-        for spell in [spell for spell in self._spells if spell.time is not None]:
+        for spell in [s for s in self._spells if s.time is not None and s.event not in self._repeated]:
             entry = self._write("missed", event=spell.event, planned_s=spell.time)  # the run was over before
             self._on_flip(entry)
 
