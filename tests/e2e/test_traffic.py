@@ -78,7 +78,8 @@ def test_every_lost_frame_is_one_of_the_queue_s_drops(results):
     lost = sample["frames_sent"] - sample["frames_arrived"]
     drops = results.queues.groupby("burst")["dropped"].sum()
     assert 0 <= lost.loc[4:6].sum() <= drops[2]
-    calm = lost.drop([2, 4, 5, 6, 9])
+    # Frames under way at the last STOP of all have no later one to be told in.
+    calm = lost.drop([2, 4, 5, 6, 9, 11])
     assert (calm == 0).all(), "a frame is missing that no queue and no injector has dropped"
 
 
