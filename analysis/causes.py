@@ -89,10 +89,11 @@ def figure(results: Results, table: pd.DataFrame, scenario: str) -> Figure:
             for number, name in enumerate(names):
                 values = rows.loc[rows["transport"] == name, "latency_s"]
                 middle = place + (number - (len(names) - 1) / 2) * 0.7 / len(names)
-                spread = np.linspace(-0.08, 0.08, len(values)) if len(values) > 1 else [0.0]
+                spread = (np.arange(len(values)) - (len(values) - 1) / 2) * 0.16 / max(len(values) - 1, 1)
                 axes.plot(middle + spread, values, ls="", marker="o", ms=4, color=look[name]["colour"], alpha=0.6)
                 axes.plot([middle - 0.13, middle + 0.13], [values.median()] * 2, color=look[name]["colour"], lw=2.5)
-            axes.text(place, 1.02, f"{_speedup(rows, who):.2f} x", ha="center", transform=axes.get_xaxis_transform())
+            speedup = claims.show(_speedup(rows, who), "times")
+            axes.text(place, 1.02, speedup, ha="center", transform=axes.get_xaxis_transform())
         axes.text(-0.5, 1.02, "speedup", ha="left", transform=axes.get_xaxis_transform())
         axes.set_xlim(-0.5, len(causes) - 0.5)
         axes.set_xticks(range(len(causes)), [_tick(frame[frame["cause"] == cause], cause, names) for cause in causes])

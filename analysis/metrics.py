@@ -64,7 +64,7 @@ def samples(results: Results) -> pd.DataFrame:
     """Send latency of each worker in each iteration (s), with ``in_clr``, ``burst``, ``calm`` and ``frames_arrived``.
 
     ``calm``: no burst in that iteration and, for a phase-aware transport, outside its CLR. ``frames_arrived``: of the
-    frames sent; those under way at the STOP arrive in the worker's next round, as stale.
+    frames sent; those under way at the STOP arrive in the worker's next round, as stale; after the last there is none.
     """
     reduce = results.rounds[results.rounds["direction"] == "reduce"].sort_values("iteration", kind="stable")
     late = reduce.groupby([*KEYS, "worker"])["stale"].shift(-1, fill_value=0)
