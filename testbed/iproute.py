@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ class CommandError(RuntimeError):
 
 
 def run(commands: Iterable[Sequence[str]], node: Node | None = None) -> str:
-    """Run commands: those of one tool in their order, and the tools in the order of their first commands.
+    """Run commands in their order, each row of one tool in one process.
 
     Args:
         commands: each with the tool as its first word; the first that fails is the last one run.
@@ -30,11 +32,9 @@ def run(commands: Iterable[Sequence[str]], node: Node | None = None) -> str:
     Raises:
         CommandError: one failed, or is not installed.
     """
-    by_tool: dict[str, list[Sequence[str]]] = {}
-    for command in commands:
-        by_tool.setdefault(command[0], []).append(command)
     output = ""
-    for tool, group in by_tool.items():
+    for tool, row in groupby(commands, key=itemgetter(0)):
+        group = list(row)
         if tool in BATCHES and len(group) > 1:
             output += _batch(tool, group, node)
         else:

@@ -25,6 +25,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from mininet.net import Mininet
@@ -67,6 +68,7 @@ KERNEL_OPTION = {
     "netem": "CONFIG_NET_SCH_NETEM",
     "clsact": "CONFIG_NET_SCH_INGRESS",
 }
+TOOLS = ("ip", "ethtool", "tc", "sh")  # in the order in which :func:`commands` uses them
 _UNITS = {"bit": 1.0, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 
 
@@ -77,6 +79,7 @@ class ShapingError(UserError):
 # -- what the kernel can do ----------------------------------------------------------------------------------
 
 
+@cache
 def qdisc_problem(kind: str) -> str | None:
     """Why the kernel cannot do qdisc `kind` ('htb', 'netem', 'clsact'), or None when it can.
 
@@ -216,7 +219,8 @@ def apply(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
     """
     ends = list(ends)
     for name, own in _by_node(ends).items():
-        _run(net[name], [command for end in own for command in commands(end.link, end.interface, end.side)])
+        plan = [command for end in own for command in commands(end.link, end.interface, end.side)]
+        _run(net[name], sorted(plan, key=lambda command: TOOLS.index(command[0])))
     states = read_back(net, ends)
     for end, state in zip(ends, states, strict=True):
         verify(state, end.link)

@@ -23,9 +23,9 @@ def tools(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
 
-def test_commands_of_one_tool_share_a_process_in_their_order(tools):
-    plan = [["tc", "a", "1"], ["ip", "b"], ["tc", "c", "of two words"], ["echo", "d"]]
-    assert iproute.run(plan) == "tc -batch -\na 1\nc 'of two words'\nip b\nd\n"
+def test_neighbours_of_one_tool_share_a_process(tools):
+    plan = [["ip", "a"], ["tc", "b", "1"], ["tc", "c", "of two words"], ["ip", "d"], ["echo", "e"], ["echo", "f"]]
+    assert iproute.run(plan) == "ip a\ntc -batch -\nb 1\nc 'of two words'\nip d\ne\nf\n"
 
 
 def test_what_is_not_there_is_named(tools, tmp_path):

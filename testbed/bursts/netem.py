@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
@@ -87,11 +88,10 @@ class NetemInjector(Injector):
     def prepare(self, links: Sequence[LinkEnd]) -> None:
         self._ends = {end.key: end for end in links}
         self._ports = {end.interface for end in links}
+        plan = [["tc", "qdisc", "add", "dev", port, "clsact"] for port in sorted(self._ports)]
+        plan += [command for end in links for command in commands(end)]
         try:
-            _run([
-                *(["tc", "qdisc", "add", "dev", port, "clsact"] for port in sorted(self._ports)),
-                *(command for end in links for command in commands(end)),
-            ])
+            _run(sorted(plan, key=lambda command: command[0] != "ip"))  # devices first
         except InjectorError:
             self.close()
             raise
@@ -128,6 +128,7 @@ class NetemInjector(Injector):
             subprocess.run(["ip", "link", "del", "dev", device(end)], capture_output=True, check=False)
 
 
+@cache
 def netem_problem() -> str | None:
     """Why this kernel cannot run the injector, or None when a throw-away namespace accepts all of it.
 
