@@ -13,7 +13,7 @@ SCENARIOS := paper/efficientnet-microburst paper/efficientnet
 
 help:
 	@echo 'make setup            tools (apt, as root) and a Python environment in $(VENV)'
-	@echo 'make reproduce-paper  the paper'"'"'s burst experiment, tables and figures: PROFILE=laptop|paper|smoke ENGINE=auto|mininet|local OUT=folder'
+	@echo 'make reproduce-paper  the paper'"'"'s burst experiment, tables and figures: PROFILE=laptop|paper|smoke ENGINE=auto|mininet|local OUT=folder RESUME=1'
 	@echo 'make report           tables and figures again, from the runs in OUT'
 	@echo 'make demo             one small burst, ends with a picture of the send latency'
 	@echo 'make bench            send latency on idle links against its floor (root)'
@@ -31,7 +31,7 @@ $(READY): pyproject.toml testbed/install.sh
 
 # The report is drawn even when a run has failed: it names the failure, and so does the exit status.
 reproduce-paper: $(READY)
-	@$(DBLP) run $(SCENARIOS) --profile $(PROFILE) --engine $(ENGINE) --out $(OUT) --overwrite; status=$$?; \
+	@$(DBLP) run $(SCENARIOS) --profile $(PROFILE) --engine $(ENGINE) --out $(OUT) $(if $(RESUME),--resume,--overwrite); status=$$?; \
 	[ $$status -gt 1 ] || $(DBLP) report $(OUT) || status=$$?; exit $$status
 
 report: $(READY)

@@ -24,9 +24,9 @@ def conditions(results: Results, table: pd.DataFrame) -> pd.DataFrame:
     """One row a condition: scenario, condition, expected, measured, holds (yes, no, or why it is not judged)."""
     rows: list[Row] = []
     for scenario in tables.scenarios(results):
-        for part in (_injected(results, scenario), _queues(results, scenario), _bursts(results, table, scenario),
-                     _against_baseline(results, table, scenario), _clr(results, table, scenario),
-                     _missing(results, scenario)):
+        for part in (_injected(results, scenario), _queues(results, scenario), _overflows(results, scenario),
+                     _bursts(results, table, scenario), _against_baseline(results, table, scenario),
+                     _clr(results, table, scenario), _missing(results, scenario)):
             rows += [{"Scenario": scenario} | row for row in part]
     return pd.DataFrame(rows, columns=["Scenario", "Condition", "Expected", "Measured", "Holds"])
 
@@ -67,6 +67,27 @@ def _queues(results: Results, scenario: str) -> Iterator[Row]:
         most = f"; most at {worst.index[-1]}" if worst.iloc[-1] else ""
         yield _row(f"Queue drops, {transport}", "reported apart",
                    f"{inside:,} in bursts, {outside:,} outside{most}", "for information")
+
+
+def _overflows(results: Results, scenario: str) -> Iterator[Row]:
+    """The loss in cross traffic, which nobody injects: frames that did not arrive beside the drops of the queues."""
+    sample = metrics.samples(results)
+    for burst in filter(lambda burst: burst.action == "traffic", tables.bursts(results, scenario).itertuples()):
+        for name in tables.transports(results, scenario):
+            def of(frame: pd.DataFrame, transport: str = name) -> pd.DataFrame:
+                return frame[(frame["scenario"] == scenario) & (frame["transport"] == transport)]
+
+            inside = of(sample)
+            inside = inside[inside["iteration"].between(burst.start, burst.stop - 1)]
+            sent, arrived = inside["frames_sent"].sum(), inside["frames_arrived"].sum()
+            queues, bursts = of(results.queues), of(results.bursts)
+            dropped = queues.loc[queues["burst"] == burst.burst, "dropped"].sum()
+            cross = bursts.loc[bursts["burst"] == burst.burst, "cross_traffic"].sum()
+            if sent:
+                yield _row(f"Frames lost in cross traffic, burst {burst.burst}, {name}",
+                           f"at most the queues' {dropped:,} drops",
+                           f"{1 - arrived / sent:.2%} ({sent - arrived:,} of {sent:,} frames; beside them {cross:,} "
+                           "datagrams of cross traffic)", bool(sent - arrived <= dropped))
 
 
 def _bursts(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Row]:

@@ -65,7 +65,7 @@ def latency_by_iteration(results: Results, scenario: str) -> Figure:
             _mark_bursts(axes, rows, windows)
             axes.set_title(f"({letter}) {_label(results, scenario, name)}" + _seeds(rows))
             axes.set_xlim(-0.5, lines["iteration"].max() + 0.5)
-        _latency_scale([axes.yaxis for axes in panels], panels, lines["latency_s"], "y")
+        latency_scale([axes.yaxis for axes in panels], panels, lines["latency_s"], "y")
         panels[-1].set_xlabel("Iteration")
         figure.supylabel("Send latency, mean over workers (s)", fontsize=10)
         handles: list[Any] = []
@@ -111,7 +111,7 @@ def _mark_bursts(axes: Axes, rows: pd.DataFrame, windows: pd.DataFrame) -> None:
                       textcoords="offset points", fontsize=9, color=colour)
 
 
-def _latency_scale(ticks: list[Any], panels: Any, values: pd.Series, which: str) -> None:
+def latency_scale(ticks: list[Any], panels: Any, values: pd.Series, which: str) -> None:
     """Logarithmic where the largest latency is far above the median, with ticks in plain seconds."""
     log = values.max() > _LOG_FROM * values.median()
     for axis, axes in zip(ticks, panels, strict=True):
@@ -146,16 +146,16 @@ def latency_cdf(results: Results, scenario: str) -> Figure:
                       "label": _label(results, scenario, name)}
             left.ecdf(values, **kwargs)
             right.step(values, 1 - np.arange(len(values)) / len(values), where="pre", **kwargs)
-        _latency_scale([left.xaxis, right.xaxis], (left, right), rows["latency_s"], "x")
+        latency_scale([left.xaxis, right.xaxis], (left, right), rows["latency_s"], "x")
         left.set_ylim(0, 1.02)
         right.set_yscale("log")
         left.set(title="Distribution", xlabel="Send latency (s)", ylabel="Share of samples at or below")
         right.set(title="Its tail", xlabel="Send latency (s)", ylabel="Share of samples at or above")
-        _legend_below(figure, left.get_legend_handles_labels()[0])
+        legend_below(figure, left.get_legend_handles_labels()[0])
         return figure
 
 
-def _legend_below(figure: Figure, handles: list[Any]) -> None:
+def legend_below(figure: Figure, handles: list[Any]) -> None:
     """A legend that hides no curve, in as many columns as its longest name leaves room for; the figure grows by it."""
     longest = max((len(handle.get_label()) for handle in handles), default=0)
     width, height = figure.get_size_inches()
@@ -227,7 +227,7 @@ def training_time(results: Results, table: pd.DataFrame) -> Figure:
         if paper is not None:
             paper.set_label("baseline in the paper")
             handles.append(paper)
-        _legend_below(figure, handles)
+        legend_below(figure, handles)
         return figure
 
 
@@ -258,5 +258,5 @@ def accuracy_by_epoch(results: Results) -> Figure:
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         panels[0].set_ylabel("Accuracy on the test set")
         handles = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-        _legend_below(figure, list(handles.values()))
+        legend_below(figure, list(handles.values()))
         return figure

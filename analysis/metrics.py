@@ -17,7 +17,6 @@ import pandas as pd
 from scipy import stats
 
 from analysis.load import KEYS, Results
-from scenarios.events import SERVER
 
 MEASURES = {
     "latency_burst": "Mean send latency over the iterations of a burst (s)",
@@ -37,6 +36,7 @@ MEASURES = {
     "clr_at_burst": "1 where the burst fell into the CLR, else 0",
     "frames_at_burst": "Frames sent per frame of the model in a burst, workers under loss",
     "passes_at_burst": "Passes over the missing frames in a burst, workers under loss",
+    "lost_at_burst": "Share of the frames sent in a burst that did not arrive, workers under loss, whatever lost them",
     "tolerance_at_burst": "Tolerance in force in a burst",
     "tolerance_calm": "Median tolerance without burst and outside the CLR",
 }
@@ -61,11 +61,14 @@ def estimate(values: pd.Series) -> Estimate:
 
 
 def samples(results: Results) -> pd.DataFrame:
-    """Send latency of each worker in each iteration (s), with ``in_clr``, ``burst`` and ``calm``.
+    """Send latency of each worker in each iteration (s), with ``in_clr``, ``burst``, ``calm`` and ``frames_arrived``.
 
-    ``calm``: no burst in that iteration and, for a phase-aware transport, outside its CLR.
+    ``calm``: no burst in that iteration and, for a phase-aware transport, outside its CLR. ``frames_arrived``: of the
+    frames sent; those under way at the STOP arrive in the worker's next round, as stale; after the last there is none.
     """
-    reduce = results.rounds[results.rounds["direction"] == "reduce"]
+    reduce = results.rounds[results.rounds["direction"] == "reduce"].sort_values("iteration", kind="stable")
+    late = reduce.groupby([*KEYS, "worker"])["stale"].shift(-1, fill_value=0)
+    reduce = reduce.assign(frames_arrived=reduce["frames_delivered"] + reduce["duplicate"] + late)
     frame = reduce.merge(results.runs[[*KEYS, "policy"]], on=KEYS)
     frame["in_clr"] = frame["in_clr"].astype(bool) & (frame["policy"] == "phase_aware")
     frame["burst"] = frame.groupby([*KEYS, "iteration"])["burst"].transform("any").astype(bool)
@@ -131,9 +134,8 @@ def _at_bursts(
     average = line["latency_s"].mean()
     for burst in bursts.itertuples():
         inside = line[line["iteration"].between(burst.start, burst.stop - 1)]
-        hosts = {host for host, direction in burst.links if direction == "to_server"}
-        under = sample["worker"].isin(hosts) | (SERVER in hosts)  # all gradients cross the server's link
-        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & under]
+        under = {worker for worker, direction in burst.channels if direction == "to_server"}
+        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & sample["worker"].isin(under)]
         if not len(inside):
             continue
         latency = inside["latency_s"].mean()
@@ -143,6 +145,7 @@ def _at_bursts(
         if len(hit):
             yield "frames_at_burst", burst.burst, (hit["frames_sent"] / hit["frames_total"]).mean()
             yield "passes_at_burst", burst.burst, hit["passes"].mean()
+            yield "lost_at_burst", burst.burst, 1 - hit["frames_arrived"].sum() / hit["frames_sent"].sum()
             yield "tolerance_at_burst", burst.burst, hit["tolerance"].mean()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import claims, conditions, figures, metrics, tables
+from analysis import causes, claims, conditions, figures, metrics, tables
 from analysis.load import Results, load
 
 
@@ -80,6 +80,8 @@ def _draw(results: Results, table: pd.DataFrame, out: Path) -> list[str]:
         if (results.rounds["scenario"] == scenario).any():
             drawn[f"latency-{scenario}"] = figures.latency_by_iteration(results, scenario)
             drawn[f"cdf-{scenario}"] = figures.latency_cdf(results, scenario)
+        if causes.has_both(results, scenario):
+            drawn[f"causes-{scenario}"] = causes.figure(results, table, scenario)
     if (table["measure"] == "training_time").any():
         drawn["training-time"] = figures.training_time(results, table)
     if (table["measure"] == "accuracy").any():
@@ -105,6 +107,10 @@ def _sections(
                 _picture(pictures[f"cdf-{scenario}"], "Distribution of send latency (Figure 3 of the paper)."),
                 markdown(tables.latency(results, table, scenario)),
             ]
+        if (name := f"causes-{scenario}") in pictures:
+            text += [_picture(pictures[name], "Injected loss beside cross traffic that overflows a queue, outside the "
+                              "CLR: a dot a burst, lines at the medians."),
+                     markdown(causes.comparison(results, table, scenario))]
         text.append(_seeds(results, scenario))
     text.append("## Training time and accuracy")
     if "training-time" in pictures:

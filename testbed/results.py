@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protocol import RoundStats
-from scenarios import Scenario
+from scenarios import Scenario, ScenarioError
 from testbed.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,6 +68,39 @@ class RunFolder:
                 raise ResultsError(f"{self.path} holds a complete run{other}; {remedy}")
         elif self.path.exists() and any(self.path.iterdir()):
             raise ResultsError(f"{self.path} exists and is not a run; give --out for another folder")
+
+    def is_finished(self, scenario: Scenario, transport: str, **settings: Any) -> bool:
+        """Whether a complete run of this scenario over this transport, with just these settings, stands here.
+
+        The scenario's other transports and seeds, and its description, make no difference to a run.
+
+        Args:
+            scenario, transport: what is to be run.
+            settings: further fields of `run.json`; `dataset` by its name.
+
+        Raises:
+            ResultsError: a complete run with other settings stands there; the text names the first that differs.
+        """
+        if not (self.path / RUN_FILE).exists():
+            return False
+        there = self.read()
+        if there["status"] != "complete":
+            return False
+        remedy = "give --overwrite instead of --resume to replace it, or --out for another folder"
+        ours = {**settings, "transport": transport, **_facts(scenario, transport)}
+        theirs = {key: there.get(key) for key in (*settings, "transport")}
+        theirs["dataset"] = (there.get("dataset") or {}).get("name")
+        try:
+            theirs |= _facts(self.scenario(), there["transport"])
+        except ScenarioError as error:
+            raise ResultsError(f"{self.path} holds a complete run of another version ({error}); {remedy}") from error
+        for key in dict.fromkeys((*ours, *theirs)):
+            if ours.get(key) != theirs.get(key):
+                raise ResultsError(
+                    f"{self.path} holds a complete run with {key} {theirs.get(key)!r}, and this one would have "
+                    f"{ours.get(key)!r}; {remedy}"
+                )
+        return True
 
     def create(self, overwrite: bool, **fields: Any) -> None:
         """Make the folder and `run.json` with status `running`, in place of a run that stands there.
@@ -146,6 +180,20 @@ class RunFolder:
                     continue
                 rows[row.pop("kind")].append(row)
         return rows
+
+
+def _facts(scenario: Scenario, transport: str) -> dict[str, Any]:
+    """What makes a run what it is, one entry a field, by its dotted name."""
+    whole = scenario.model_dump(mode="json", exclude={"description", "seeds", "transports"})
+    return dict(_flat("", {**whole, "transports": {transport: scenario.transports[transport].model_dump(mode="json")}}))
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+    else:
+        yield prefix, value
 
 
 def _profile(name: str | None) -> str:

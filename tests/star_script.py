@@ -27,16 +27,18 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
+import tiny
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 from pydantic import TypeAdapter
 from scipy import stats
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
-from scenarios import Link, Star
+from scenarios import Link, Scenario, Star
 from scenarios.topology import AnyTopology
 from testbed import shaping
 from testbed.bursts import Counters, Injector, InjectorError, LinkEnd, choose_injector
+from testbed.bursts.actions import traffic
 from testbed.topology import build_network, host_ip, switch_interface
 
 UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE = 103, 104, 33
@@ -63,15 +65,20 @@ def inside(net: Mininet, host: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def star(workers: int, link: Link) -> Iterator[Mininet]:
-    topology = Star(workers=workers, link=link)
-    net = build_network(topology)
+def emulated(scenario: Scenario) -> Iterator[Mininet]:
+    """The network of a scenario, with the hosts of its cross traffic."""
+    net = build_network(scenario.topology)
     try:
+        traffic.add_hosts(net, scenario)
         net.start()
-        shaping.apply(net, shaping.link_ends(topology))
+        shaping.apply(net, [*shaping.link_ends(scenario.topology), *traffic.link_ends(scenario)])
         yield net
     finally:
         net.stop()
+
+
+def star(workers: int, link: Link) -> contextlib.AbstractContextManager[Mininet]:
+    return emulated(tiny.scenario(topology=Star(workers=workers, link=link)))
 
 
 def udp_pair(net: Mininet, source: str, target: str, port: int, payload: int):
@@ -201,8 +208,8 @@ def delta(injector: Injector, link: LinkEnd, before: Counters) -> Counters:
 
 def bursts(name: str) -> dict[str, object]:
     first, last = DATA_PORT_BASE, DATA_PORT_BASE + DATA_PORT_COUNT - 1
-    up = LinkEnd("w1", "to_server", switch_interface("w1"), "udp")
-    down = LinkEnd("w1", "to_worker", switch_interface("w1"), "udp")
+    up = LinkEnd("w1", "to_server", switch_interface("w1"), "udp", "ingress")
+    down = LinkEnd("w1", "to_worker", switch_interface("w1"), "udp", "egress")
     report: dict[str, object] = {"injector": name}
     with star(2, LINK) as net:
         injector = choose_injector(name)
@@ -230,7 +237,7 @@ def bursts(name: str) -> dict[str, object]:
         injector.close()
         assert transmit(net, "w1", "srv", first, 10 * TRAIN).all()
 
-        everything = LinkEnd("w1", "to_server", switch_interface("w1"), "all")
+        everything = LinkEnd("w1", "to_server", switch_interface("w1"), "all", "ingress")
         injector = choose_injector(name)
         injector.prepare([everything])
         report["all"] = [lossy(net, injector, everything, 5001, 0.4)]
@@ -353,7 +360,7 @@ def fabric(text: str, *sources: str) -> dict[str, object]:
 
 
 def hang(name: str) -> None:
-    end = LinkEnd("w1", "to_server", switch_interface("w1"), "udp")
+    end = LinkEnd("w1", "to_server", switch_interface("w1"), "udp", "ingress")
     with star(1, LINK):
         injector = choose_injector(name)
         injector.prepare([end])

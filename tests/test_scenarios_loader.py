@@ -191,7 +191,7 @@ SECOND = "action: loss, at: {iteration: 5}, duration: 1 iteration"
         (
             "{iteration: 99}",
             "{every: 0}",
-            "mine.yaml:17: events.0.at.every: should be greater than or equal to 1, not 0",
+            "mine.yaml:17: events.0.at.every: 0 should be above 0",
         ),
         ("{iteration: 99}", "{random: 2}", "mine.yaml:17: events.0.at.seed: required key 'seed' is missing"),
         (
@@ -256,8 +256,8 @@ def test_bad_pacing(pacing: str, message: str) -> None:
         ("[srv-1]", "mine.yaml:15: events.0.selector.0: unknown host 'srv-1'; did you mean 'srv'?"),
         (
             "w1",
-            "mine.yaml:15: events.0.selector: write 'workers', 'server', 'all', or a list of different hosts such as "
-            "[w1, w3], not 'w1'",
+            "mine.yaml:15: events.0.selector: write 'workers', 'server', 'all', 'trunks', or a list of different "
+            "names such as [w1, w3] or [leaf1-spine1], not 'w1'",
         ),
     ],
 )
