@@ -135,7 +135,8 @@ def test_links_carry_their_rate_hold_their_queue_and_say_so():
     assert {entry["interface"] for entry in report["links"]} == {"srv-eth0", "s1-srv", "w1-eth0", "s1-w1"}
     assert {entry["rate_bps"] for entry in report["links"]} == {200e6}
     # Never faster, apart from the bucket and the receiver's clock; slower only where the machine is busy.
-    assert 0.5 * 200e6 <= report["rate"] <= 1.05 * 200e6
+    assert report["rate"] >= 0.5 * 200e6
+    assert max(report["rates"]) <= 1.05 * 200e6
     assert report["datagrams_per_call"] > 4
     sent = {entry["interface"]: entry["sent_packets"] for entry in report["drops"]}
     assert sent["s1-srv"] >= 10_000
