@@ -145,12 +145,12 @@ def _run_row(
     key: tuple[str, str, int], run: dict[str, Any], folder: Path, iterations: pd.DataFrame
 ) -> dict[str, Any]:
     scenario, dataset = run["scenario"], run.get("dataset") or {}
-    tolerance = scenario.get("transports", {}).get(key[1], {}).get("tolerance", {})
+    transport = scenario.get("transports", {}).get(key[1], {})
     return dict(zip(KEYS, key, strict=True)) | {
         "status": run["status"],
         "complete": run["status"] == "complete",
         "error": run.get("error"),
-        "policy": tolerance.get("policy", "unknown"),
+        "policy": transport.get("tolerance", {}).get("policy") or transport.get("kind", "unknown"),
         "engine": run.get("engine"),
         "injector": run.get("injector"),
         "model": scenario.get("workload", {}).get("model"),

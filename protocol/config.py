@@ -19,6 +19,7 @@ IP_UDP_HEADER = 28      # bytes: IPv4 without options (RFC 791) + UDP (RFC 768)
 ETHERNET_HEADER = 14    # bytes: what a Linux qdisc counts on top of the IP packet
 
 PACING_MODES = ("none", "fixed", "share")
+REPAIRS = ("per_pass", "none")
 BROADCASTS = ("lossy", "agreed", "complete")
 
 
@@ -82,6 +83,8 @@ class TransportConfig:
         aggregate: the mean at the server, by its name in `protocol.aggregate.AGGREGATES`.
         error_feedback: a worker adds what did not arrive of a gradient to its next one; the server does so with what
             it leaves out of an `agreed` broadcast.
+        repair: what the receiver of a gradient does at the end of a pass. `per_pass`: ask for the missing chunks, as in
+            Algorithm 1; `none`: end the round with what has arrived, so that there is one pass.
         data_port_base: first UDP port of the data block, or 0 to let the kernel choose (no tc filter then).
         send_buffer: bytes of SO_SNDBUF on the UDP socket. Small, since an early stop cannot recall what is queued.
         receive_buffer: bytes of SO_RCVBUF on the UDP socket, to ride out a descheduled receiver.
@@ -101,6 +104,7 @@ class TransportConfig:
     order: str = "sequential"
     aggregate: str = "zero_fill"
     error_feedback: bool = False
+    repair: str = "per_pass"
     data_port_base: int = 0
     send_buffer: int = 256 << 10
     receive_buffer: int = 16 << 20
@@ -121,6 +125,8 @@ class TransportConfig:
         ):
             if (value := getattr(self, name)) not in known:
                 raise LocalProtocolError(f"{name} is {value!r}; known are {', '.join(known)}")
+        if self.repair not in REPAIRS:
+            raise LocalProtocolError(f"repair is {self.repair!r}; known are {', '.join(REPAIRS)}")
         if self.pacing == "fixed" and not self.fixed_rate:
             raise LocalProtocolError("pacing 'fixed' needs fixed_rate, in bit/s")
         if self.shares is not None and not all(share > 0 for share in self.shares):

@@ -24,6 +24,7 @@ class Receiver:
         size_bytes: bytes of the flat gradient.
         chunk_bytes: payload bytes of a frame.
         session: frames of other sessions are dropped.
+        repair: False ends a round with its first pass, whatever is missing.
 
     Attributes:
         gradient: (size_bytes,) uint8, what arrived; missing chunks are zero once `done`.
@@ -33,7 +34,8 @@ class Receiver:
         outbox: control messages for the sender, oldest first.
     """
 
-    def __init__(self, size_bytes: int, chunk_bytes: int, session: int) -> None:
+    def __init__(self, size_bytes: int, chunk_bytes: int, session: int, repair: bool = True) -> None:
+        self._repair = repair
         self.chunks = -(-size_bytes // chunk_bytes)
         self._store = np.zeros((self.chunks, chunk_bytes), np.uint8)
         self.gradient = self._store.reshape(-1)[:size_bytes]
@@ -107,8 +109,14 @@ class Receiver:
         self._stop_if_enough()
 
     def probe(self, probe: Probe) -> None:
-        """Answer the end of a pass with a BITMAP; of another round, or after STOP, it is a late one and dropped."""
+        """Answer the end of a pass with a BITMAP, or without repair with STOP.
+
+        One of another round, or after STOP, is a late one and dropped.
+        """
         if self.done or probe.round != self.round:
+            return
+        if not self._repair:
+            self._stop()
             return
         self.outbox.append(Bitmap(self.round, probe.pass_, pack_bits(self.arrived)))
         self._pass = probe.pass_ + 1
@@ -125,8 +133,10 @@ class Receiver:
         return not self.done and self.heard is not None and now - self.heard > timeout
 
     def _stop_if_enough(self) -> None:
-        if self.missing > self._allowed:
-            return
+        if self.missing <= self._allowed:
+            self._stop()
+
+    def _stop(self) -> None:
         self._store[~self.arrived] = 0
         self.done = True
         news = self.dropped - self._told

@@ -164,7 +164,9 @@ class Server:
         for rank, worker in enumerate(workers):
             udp = open_udp(self.config, worker.tcp.getsockname()[0], self.config.data_port(rank, of_worker=False))
             udp.connect((worker.host, worker.hello.udp_port))
-            receiver = Receiver(hello.size_bytes, self.config.chunk_bytes, session)
+            receiver = Receiver(
+                hello.size_bytes, self.config.chunk_bytes, session, self.config.repair == "per_pass"
+            )
             channel = Channel(
                 worker.hello.name, worker.tcp, udp, self.config, self._frames, receiver, shares[rank],
                 worker.decoder,

@@ -79,8 +79,9 @@ class Worker:
             raise
         self.workers = welcome.workers
         self._frames = model_frames(4 * size, welcome.session, config)
+        receiver = Receiver(4 * size, config.chunk_bytes, welcome.session, config.repair == "per_pass")
         self._channel = Channel(
-            "the server", tcp, udp, config, self._frames, Receiver(4 * size, config.chunk_bytes, welcome.session),
+            "the server", tcp, udp, config, self._frames, receiver,
             welcome.share, decoder,
         )
         self._order = ORDERS[welcome.order](len(self._frames))

@@ -174,6 +174,7 @@ class Udp(Transport):
     """`share`: each sender aims at its share of the server's link; `none`: as fast as the host can; `{fixed: rate}`."""
 
     frames = True
+    repair: ClassVar = "none"
 
 
 class Tcp(Transport):

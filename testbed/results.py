@@ -39,7 +39,10 @@ EVAL_COLUMNS = {
     "iteration": "int32", "epoch": "int32", "worker": "string", "metric": "string", "value": "float64",
     "replica_drift": "float64",
 }
-DIRECTION_OF = {"reduce": "to_server", "broadcast": "to_worker"}
+DIRECTIONS_OF = {
+    "reduce": ("to_server",), "broadcast": ("to_worker",), "all_reduce": ("to_server", "to_worker"),
+}
+"""Directions of a worker's link that a round's gradient takes."""
 
 
 class ResultsError(UserError):
@@ -223,8 +226,9 @@ def _in_burst(
         for host, direction in channels
         for iteration in range(start, stop)
     }
-    keys = zip(rounds["iteration"], rounds["worker"], rounds["direction"].map(DIRECTION_OF), strict=True)
-    return np.array([key in hit for key in keys], bool)
+    rows = zip(rounds["iteration"], rounds["worker"], rounds["direction"].map(DIRECTIONS_OF), strict=True)
+    flags = [any((iteration, worker, way) in hit for way in ways) for iteration, worker, ways in rows]
+    return np.array(flags, bool)
 
 
 class NodeLog:

@@ -24,7 +24,7 @@ from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
 from testbed.footprint import Footprint
 from testbed.results import ResultsError, RunFolder
-from testbed.topology import SERVER, host_ip
+from testbed.topology import host_ip
 from testbed.training import data
 from testbed.transport import SECRET_VARIABLE
 
@@ -148,6 +148,10 @@ def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tupl
         return "single", "nothing crosses a network"
     if asked == "single":
         raise EngineError(f"engine single has no network, which {scenario.name} needs; use mininet or local")
+    if capture and (silent := [name for name, kind in scenario.transports.items() if not kind.frames]):
+        raise EngineError(
+            f"--capture keeps the frames of docs/protocol.md, which transports.{silent[0]} does not send; leave it out"
+        )
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
     if engine == "mininet" and not ready:
@@ -208,7 +212,8 @@ def run_job(
     interruption.check()
     folder = RunFolder(job.path)
     begin = time.monotonic()
-    host, ports = {"mininet": (host_ip(SERVER), DATA_PORT_BASE), "local": (LOOPBACK, 0)}.get(engine, (None, None))
+    first, *_ = job.scenario.transports[job.transport].hosts(job.scenario.topology)
+    host, ports = {"mininet": (host_ip(first), DATA_PORT_BASE), "local": (LOOPBACK, 0)}.get(engine, (None, None))
     folder.create(
         overwrite,
         scenario=job.scenario.model_dump(mode="json"), profile=job.scenario.profile, transport=job.transport,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol import Fixed, PhaseAware, Polling, Reliable, Timeouts, ToleranceSchedule, TransportConfig
-from scenarios import Scenario
+from scenarios import BoundedLoss, Scenario
 
 SECRET_VARIABLE = "DBLP_SECRET"      # environment of a run's processes; never in a file or a command line
 # s until all workers must be there. They load torch, their model and their data first, minutes on a busy machine, and
@@ -14,27 +16,36 @@ CONNECT_TIMEOUT = 600.0
 def transport_config(scenario: Scenario, transport: str, data_port_base: int, secret: str) -> TransportConfig:
     """Settings of every endpoint of a run: all hosts have the same link, and narrower ones are in the shares."""
     link, settings = scenario.topology.link, scenario.transports[transport]
-    pacing, polling = settings.pacing, settings.sender
-    return TransportConfig(
+    config = TransportConfig(
         mtu=link.mtu,
-        pacing=pacing.mode,
-        fixed_rate=pacing.rate,
-        broadcast=settings.broadcast,
-        order=settings.order,
-        aggregate=settings.aggregate,
-        error_feedback=settings.error_feedback,
-        polling=polling and Polling(polling.poll_every, polling.poll_wait),
+        pacing=settings.pacing.mode,
+        fixed_rate=settings.pacing.rate,
+        repair=settings.repair,
         link_rate=link.rate,
         shares=tuple(scenario.topology.shares()),
         data_port_base=data_port_base,
         secret=secret.encode(),
         timeouts=Timeouts(connect=CONNECT_TIMEOUT),
     )
+    if not isinstance(settings, BoundedLoss):
+        return config
+    polling = settings.sender
+    return replace(
+        config,
+        broadcast=settings.broadcast,
+        order=settings.order,
+        aggregate=settings.aggregate,
+        error_feedback=settings.error_feedback,
+        polling=polling and Polling(polling.poll_every, polling.poll_wait),
+    )
 
 
 def tolerance_schedule(scenario: Scenario, transport: str) -> ToleranceSchedule:
     """A fresh tolerance policy for one run."""
-    tolerance = scenario.transports[transport].tolerance
+    settings = scenario.transports[transport]
+    if not isinstance(settings, BoundedLoss):
+        return Reliable()      # of one pass: its end decides, and before it only the last chunk does
+    tolerance = settings.tolerance
     match tolerance.policy:
         case "fixed":
             return Fixed(tolerance.p)

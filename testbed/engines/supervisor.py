@@ -24,7 +24,7 @@ from testbed.bursts import Injector
 from testbed.bursts.director import Director
 from testbed.bursts.gate import Gate
 from testbed.results import EVENTS_FILE, NODES, NodeLog, RunFolder
-from testbed.topology import SERVER, host_names, worker_names
+from testbed.topology import worker_names
 from testbed.training.loop import GATE_SOCKET
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class Supervisor:
         self._scenario = folder.scenario()
         self._processes: dict[str, subprocess.Popen] = {}
         self._director = Director(self._scenario, injector, network, self._processes.get)
-        self._progress = dict.fromkeys(host_names(self._scenario.topology.workers), -1)
+        self._hosts = self._scenario.transports[folder.read()["transport"]].hosts(self._scenario.topology)
+        self._progress = dict.fromkeys(self._hosts, -1)
         self._errors: dict[str, str] = {}
         self._port: int | None = None
         self._log = NodeLog(folder.path, "engine")
@@ -124,18 +125,19 @@ class Supervisor:
         """
         # The gate's socket has a path relative to the run's folder, since it may be at most 108 bytes long.
         gate = Gate(
-            GATE_SOCKET, self._scenario, self._director, EVENTS_FILE, queues=self._queues,
+            GATE_SOCKET, self._scenario, self._director, EVENTS_FILE, hosts=self._hosts, queues=self._queues,
             on_report=self._on_report, on_flip=lambda entry: self._parent.tell(event=entry),
         )
         with self._director, gate:
             try:
-                self._start(SERVER)
+                first, *others = self._hosts
+                address = self._folder.read()["server_host"]
+                self._start(first, f"{address}:0")
                 while self._port is None:
                     self._check()
                     time.sleep(POLL)
-                host = self._folder.read()["server_host"]
-                for name in worker_names(self._scenario.topology.workers):
-                    self._start(name, f"{host}:{self._port}")
+                for name in others:
+                    self._start(name, f"{address}:{self._port}")
                 while any(process.poll() is None for process in self._processes.values()):
                     self._check()
                     self._measure_drift()
@@ -145,8 +147,8 @@ class Supervisor:
             finally:
                 self._end_all()
 
-    def _start(self, name: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "testbed.training.loop", ".", name, *arguments]
+    def _start(self, name: str, address: str) -> None:
+        command = [sys.executable, "-m", "testbed.training.loop", ".", name, address]
         with self._folder.log(name).open("w") as output:
             self._processes[name] = self._spawn(name, command, output)
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protocol import DblpError, Server, Tensor, Worker
-from protocol.endpoint import EventLoop, Impairment
+from protocol import DblpError, Tensor
+from protocol.aggregate import l2_norm
 from testbed.bursts.gate import GateClient, GateError, gate_iterations
-from testbed.bursts.local import LocalLinks
+from testbed.ends import Job, Loop, WorkerEnd, ends
 from testbed.results import NODES, NodeLog, RunFolder
 from testbed.topology import SERVER, worker_names
 from testbed.training.data import DatasetInfo
-from testbed.transport import SECRET_VARIABLE, tolerance_schedule, transport_config
 
 if TYPE_CHECKING:
     from scenarios import Workload
@@ -45,19 +44,13 @@ class Node:
         self.folder, self.name, self.run = folder, name, run
         self.scenario = RunFolder(folder).scenario()
         self.iterations = self.scenario.workload.iterations
-        self.config = transport_config(
-            self.scenario, run["transport"], run["data_port_base"], os.environ.get(SECRET_VARIABLE, "")
-        )
+        self.transport = self.scenario.transports[run["transport"]]
+        self.ends = ends(Job(folder, run, self.scenario, name))
         self.log = NodeLog(folder, name)
         self.gate = GateClient(GATE_SOCKET, name)
-        self._local = LocalLinks(folder / NODES, name, run["seed"]) if run["engine"] == "local" else None
         self._gated = frozenset(gate_iterations(self.scenario.timeline(), self.iterations, self.scenario.spells()))
 
-    def impairment(self, host: str, direction: str) -> Impairment | None:
-        """What loses frames in this process, where there is no emulated link."""
-        return self._local and self._local.link(host, direction)
-
-    def pass_gate(self, iteration: int, loop: EventLoop) -> None:
+    def pass_gate(self, iteration: int, loop: Loop) -> None:
         """Where an event begins or ends, wait until nothing is on its way anywhere and the injector is set.
 
         The sockets are served meanwhile: what a peer has not read counts as on its way.
@@ -80,14 +73,7 @@ class Node:
 
 def serve(node: Node) -> None:
     """The server's run."""
-    run, workers = node.run, node.scenario.topology.workers
-    names = worker_names(workers)
-    tolerance = tolerance_schedule(node.scenario, run["transport"])
-
-    def impair(rank: int) -> Impairment | None:
-        return node.impairment(names[rank], "to_server")
-
-    with Server((run["server_host"], 0), workers, node.config, tolerance, impair) as server:
+    with node.ends.server((node.run["server_host"], 0)) as server:
         node.gate.report(port=server.address[1])
         server.accept()
         for iteration in range(node.iterations):
@@ -98,25 +84,27 @@ def serve(node: Node) -> None:
             node.log.row("norm", iteration=iteration, gradient_norm=step.gradient_norm)
             for stats in step.broadcasts:
                 node.log.round(iteration, stats)
-            node.gate.report(iteration=iteration, in_clr=server.tolerance.in_clr)
+            node.gate.report(iteration=iteration)
         server.all_reduce()  # the goodbyes
 
 
-def train(node: Node, server: tuple[str, int]) -> None:
-    """A worker's run."""
+def train(node: Node, address: tuple[str, int]) -> None:
+    """A worker's run. `address` is that of the first host; with port 0 this is the first one."""
     from testbed.training.trainer import Trainer  # torch: seconds, which the server does not need
 
     scenario, run, rank = node.scenario, node.run, worker_names(node.scenario.topology.workers).index(node.name)
     workload = scenario.workload
+    meeting = node.ends.meet(address)
+    if not address[1]:
+        node.gate.report(port=meeting.port)
     node.gate.report(stage="loading the model and the data")
     dataset = DatasetInfo(**run["dataset"])
     trainer = Trainer(workload, rank=rank, workers=scenario.topology.workers, seed=run["seed"], dataset=dataset)
     average = np.zeros(trainer.size, np.float32)
     tensors = [Tensor(name, shape, dtype) for name, shape, dtype in trainer.tensors]
-    impairment = node.impairment(node.name, "to_worker")
     if rank == 0:  # replicas start alike
         _save_parameters(node, trainer, 0)
-    with Worker(server, rank, trainer.size, node.config, node.name, tensors, impairment) as worker:
+    with node.ends.worker(meeting, trainer.size, tensors) as worker:
         node.gate.report(model=_model_facts(trainer, worker, node))
         for iteration in range(workload.iterations):
             begin = time.monotonic()
@@ -129,6 +117,8 @@ def train(node: Node, server: tuple[str, int]) -> None:
             trainer.apply(average)
             end = time.monotonic()
             node.log.round(iteration, worker.last)
+            if not node.transport.server and rank == 0:
+                node.log.row("norm", iteration=iteration, gradient_norm=l2_norm(average))
             node.log.row(
                 "iteration",
                 iteration=iteration,
@@ -172,13 +162,12 @@ def _save_parameters(node: Node, trainer: Trainer, done: int) -> None:
     temporary.rename(path)
 
 
-def _model_facts(trainer: Trainer, worker: Worker, node: Node) -> dict:
+def _model_facts(trainer: Trainer, worker: WorkerEnd, node: Node) -> dict:
     return {
         "name": node.scenario.workload.model,
         "parameters": trainer.size,
         "bytes": 4 * trainer.size,
-        "chunk_bytes": node.config.chunk_bytes,
-        "frames": len(worker.delivered),
+        **node.ends.frames(worker),
         "device": trainer.device,
     }
 

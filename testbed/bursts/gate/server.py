@@ -9,7 +9,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +31,7 @@ class Gate:
         scenario: its timeline says when to flip what.
         director: switches the events.
         log: the `events.jsonl` to write.
+        hosts: those that have a process; by default all.
         queues: returns the queues' counters (:func:`testbed.shaping.queue_drops`), logged with each flip.
         on_report: called in the gate's thread with (node, fields) of each report.
         on_flip: called in the gate's thread with each line of the log about a burst.
@@ -45,6 +46,7 @@ class Gate:
         director: Director,
         log: str | Path,
         *,
+        hosts: Sequence[str] | None = None,
         queues: Callable[[], list[dict[str, Any]]] = list,
         on_report: Callable[[str, dict[str, Any]], None] = lambda node, fields: None,
         on_flip: Callable[[dict[str, Any]], None] = lambda entry: None,
@@ -52,7 +54,7 @@ class Gate:
         started: float | None = None,
     ) -> None:
         self._path = check_path(path)
-        self._nodes = host_names(scenario.topology.workers)
+        self._nodes = host_names(scenario.topology.workers) if hosts is None else hosts
         self._on_report = on_report
         self._on_disconnect = on_disconnect
         started = time.monotonic() if started is None else started
