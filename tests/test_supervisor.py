@@ -82,7 +82,7 @@ def events() -> list[dict[str, Any]]:
 def test_a_run_is_over_when_all_nodes_have_done_their_part(folder):
     nodes, parent = supervise(folder, srv=GOOD_SERVER, w1=GOOD, w2=GOOD)
     assert nodes.arguments == {
-        "srv": [".", "srv"], "w1": [".", "w1", "127.0.0.1:1"], "w2": [".", "w2", "127.0.0.1:1"],
+        "srv": [".", "srv", "127.0.0.1:0"], "w1": [".", "w1", "127.0.0.1:1"], "w2": [".", "w2", "127.0.0.1:1"],
     }
     assert {news["node"] for news in parent.news if news.get("iteration") == 0} == {"w1", "w2"}
     assert [line["kind"] for line in events()] == ["start", "end"]
