@@ -35,7 +35,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard out
 def run(
     scenario: Annotated[list[str], typer.Argument(help="Scenario files, or names from `dblp scenarios`.")],
     profile: Annotated[str | None, typer.Option(help="Variant of the scenario: paper, laptop, smoke.")] = None,
-    engine: Annotated[str, typer.Option(help="auto, mininet (root), or local (loopback, no root).")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto, mininet (root), or local (loopback, no root); without a network it is single.")
+    ] = "auto",
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, as workload.iterations=20.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that the runs go into.")] = Path("results"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace complete runs that stand there.")] = False,
