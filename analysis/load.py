@@ -25,7 +25,7 @@ _COLUMNS = {
     "iterations": ["iteration", "worker", "compute_s", "communication_s", "total_s", "loss", "gradient_norm"],
     "evals": ["iteration", "epoch", "worker", "metric", "value", "replica_drift"],
 }
-_BURSTS = ["burst", "event", "start", "stop", "action", "model", "whole", "loss", "links"]
+_BURSTS = ["burst", "event", "start", "stop", "action", "model", "whole", "loss", "links", "channels"]
 _COUNTERS = ["burst", "host", "direction", "seen", "dropped"]
 _QUEUES = ["burst", "interface", "dropped"]
 
@@ -42,7 +42,8 @@ class Results:
     ``rounds``, ``iterations``, ``evals``: the Parquet files, concatenated.
     ``bursts``: a row per burst that took place: its number from 1, iterations [start, stop), action, ``model`` of a
     loss (random, correlated, gemodel, state), ``whole`` where it lasted for whole iterations and not a time, loss that
-    the injector should cause, and ``links`` as (host, direction) pairs.
+    the injector should cause, ``links`` as pairs of name and direction, and ``channels``, the ways of gradients that
+    they carry, as (worker, direction) pairs.
     ``counters``: frames the injector saw and dropped per link; ``burst`` is 0 outside that link's windows.
     ``queues``: datagrams dropped by switch and host queues per interface; ``burst`` as above.
     ``metadata``: the parsed ``run.json`` by (scenario, transport, seed). ``problems``: what the reader of a
@@ -225,7 +226,8 @@ def _windows(events: list[dict[str, Any]], rounds: pd.DataFrame) -> tuple[pd.Dat
             links = [(host, direction) for host, direction in line["links"]]
             bursts.append({"burst": len(bursts) + 1, "event": line["event"], "start": line["iteration"],
                            "stop": max(end, line["iteration"] + 1), "action": line.get("action", "loss"),
-                           "model": line.get("model", "random"), "whole": True, "loss": line["loss"], "links": links})
+                           "model": line.get("model", "random"), "whole": True, "loss": line["loss"], "links": links,
+                           "channels": [(host, direction) for host, direction in line.get("channels", links)]})
             open_by_event[line["event"]] = bursts[-1]
         elif line["kind"] == "burst_stop" and line["event"] in open_by_event:
             open_by_event.pop(line["event"]).update(stop=line["iteration"], whole="planned_s" not in line)

@@ -17,7 +17,6 @@ import pandas as pd
 from scipy import stats
 
 from analysis.load import KEYS, Results
-from scenarios.events import SERVER
 
 MEASURES = {
     "latency_burst": "Mean send latency over the iterations of a burst (s)",
@@ -190,9 +189,8 @@ def _at_bursts(
     average = line["latency_s"].mean()
     for burst in bursts.itertuples():
         inside = line[line["iteration"].between(burst.start, burst.stop - 1)]
-        hosts = {host for host, direction in burst.links if direction == "to_server"}
-        under = sample["worker"].isin(hosts) | (SERVER in hosts)  # all gradients cross the server's link
-        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & under]
+        under = {worker for worker, direction in burst.channels if direction == "to_server"}
+        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & sample["worker"].isin(under)]
         if not len(inside):
             continue
         latency = inside["latency_s"].mean()

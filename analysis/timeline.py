@@ -21,6 +21,7 @@ from rich.text import Text
 
 from analysis.figures import style
 from scenarios import Scenario
+from scenarios.events import Clock
 from scenarios.units import TIME, quantity_of
 
 _WHERE_AND_WHEN = {"action", "at", "duration", "selector", "direction"}
@@ -103,7 +104,13 @@ def _bars(scenario: Scenario) -> Iterator[Bar]:
             for start in starts:
                 yield Bar(index, label, start, start + 1, timed=True)
         else:
-            yield Bar(index, f"{label} at {' '.join(f'{k} {v}' for k, v in _strength(event.at))}", None, end, True)
+            yield Bar(index, f"{label} {_by_clock(event.at.clock())}", None, end, True)
+
+
+def _by_clock(clock: Clock) -> str:
+    """`at 30s`, or `every 5s from 2s`."""
+    at = TIME.write(clock.time)
+    return f"at {at}" if clock.period is None else f"every {TIME.write(clock.period)} from {at}"
 
 
 def _strength(model: BaseModel, without: set[str] = frozenset()) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ and the server beside it:
         server.serve()
 """
 
-from protocol.config import Timeouts, TransportConfig
+from protocol.config import Polling, Timeouts, TransportConfig
 from protocol.errors import (
     DblpError,
     DropReason,
@@ -35,6 +35,7 @@ __all__ = [
     "LocalProtocolError",
     "PeerLostError",
     "PhaseAware",
+    "Polling",
     "PortInUseError",
     "Reliable",
     "RemoteProtocolError",

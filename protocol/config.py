@@ -38,6 +38,25 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
+class Polling:
+    """A sender that polls its control channel, as the paper's authors' did: what makes each pass of theirs cost time.
+
+    On every pass, over all chunks whether they are sent again or not, it waits `wait` s after each `every` chunks.
+
+    Attributes:
+        every: chunks between two waits.
+        wait: s.
+    """
+
+    every: int
+    wait: float
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.wait < 0:
+            raise LocalProtocolError(f"polling every {self.every} chunks for {self.wait} s; at least 1, and 0 s")
+
+
+@dataclass(frozen=True)
 class TransportConfig:
     """Settings of one endpoint.
 
@@ -49,6 +68,7 @@ class TransportConfig:
         shares: bit/s that the server grants to each worker, in rank order, where the narrowest link on the way is not
             its own; None divides `link_rate` equally.
         fixed_rate: bit/s, for pacing `fixed`.
+        polling: makes each pass of this endpoint's senders cost time; None, the default, leaves only its frames.
         data_port_base: first UDP port of the data block, or 0 to let the kernel choose (no tc filter then).
         send_buffer: bytes of SO_SNDBUF on the UDP socket. Small, since an early stop cannot recall what is queued.
         receive_buffer: bytes of SO_RCVBUF on the UDP socket, to ride out a descheduled receiver.
@@ -63,6 +83,7 @@ class TransportConfig:
     link_rate: float | None = None
     shares: tuple[float, ...] | None = None
     fixed_rate: float | None = None
+    polling: Polling | None = None
     data_port_base: int = 0
     send_buffer: int = 256 << 10
     receive_buffer: int = 16 << 20

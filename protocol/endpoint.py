@@ -84,7 +84,7 @@ class Channel:
         decoder: ControlDecoder,
     ) -> None:
         self.peer, self.tcp, self.udp, self.config = peer, tcp, udp, config
-        self.frames, self.receiver, self.sender = frames, receiver, Sender(len(frames))
+        self.frames, self.receiver, self.sender = frames, receiver, Sender(len(frames), config.polling)
         self.impairment: Impairment | None = None
         self.tolerances: dict[int, Round] = {}      # as the server announced them, by round
         self.closed = False
@@ -127,10 +127,12 @@ class Channel:
 
     def pump(self) -> float | None:
         """Send what credit and socket allow; s until there is more to send, or None where an event will tell."""
-        while self.sender.sending and not self.blocked:
+        while not self.blocked and (wait := self.sender.wait(time_ := now())) is not None:
+            if wait > 0:
+                return wait
             chosen = self.sender.peek(self._batch)
             count = chosen.stop - chosen.start if isinstance(chosen, slice) else len(chosen)
-            if self.pacer.allowance(now()) < count:
+            if self.pacer.allowance(time_) < count:
                 return self.pacer.wait(count)
             if isinstance(chosen, slice):
                 data = self.frames.bytes[chosen.start * self._frame_bytes : chosen.stop * self._frame_bytes]
@@ -140,7 +142,7 @@ class Channel:
             if not self._send(data):
                 return None
             self.pacer.spend(count)
-            self.sender.advance(count)
+            self.sender.advance(count, now())
         self.flush()
         return None
 

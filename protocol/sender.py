@@ -3,19 +3,27 @@
     idle --start--> sending --last frame of the pass sent--> probing --BITMAP--> sending (the missing chunks)
     sending or probing --STOP--> idle
 
-The endpoint asks `peek` what to send, sends it, and says so with `advance`; it delivers control messages to `handle`
-and takes those to send from `outbox`.
+The endpoint asks `wait` whether it may send, `peek` what, sends it, and says so with `advance`; it delivers control
+messages to `handle` and takes those to send from `outbox`.
+
+With `polling`, a pass is a walk over all chunks, sent or not, in stretches of `polling.every`; after each the sender
+looks at its control channel for `polling.wait` s and sends nothing meanwhile. Without, a pass is one stretch.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from protocol.config import Polling
 from protocol.wire import Bitmap, Probe, Progress, Stop, unpack_bits
 
 
 class Sender:
     """Sends one gradient of `chunks` chunks per round, repairing per pass (the paper's repair).
+
+    Args:
+        chunks: chunks of a gradient.
+        polling: what each pass costs beyond its frames; default: nothing.
 
     Attributes:
         active: a round is under way.
@@ -29,12 +37,13 @@ class Sender:
         started, finished, heard: `now` of the start, of the STOP, and of the last news of delivery.
     """
 
-    def __init__(self, chunks: int) -> None:
+    def __init__(self, chunks: int, polling: Polling | None = None) -> None:
         self.chunks = chunks
         self.active = False
         self.outbox: list[Probe] = []
         self.round = 0
         self.delivered = np.zeros(chunks, bool)
+        self._stretch, self._pause = (polling.every, polling.wait) if polling else (chunks, 0.0)
         self._queue: np.ndarray = np.arange(chunks)
         self._all = self._queue
         self._position = 0
@@ -44,30 +53,40 @@ class Sender:
     def start(self, round_: int, now: float) -> None:
         """Begin a round with a first pass over all chunks."""
         self.round, self.active, self.started = round_, True, now
-        self.passes, self.frames_sent, self.early_stop = 1, 0, False
+        self.passes, self.frames_sent, self.early_stop = 0, 0, False
         self.stale = self.duplicate = 0
         self.finished = None
         self.heard = now
-        self._queue, self._position, self._probing, self._best = self._all, 0, False, 0
+        self._best = 0
+        self._begin_pass(self._all, now)
 
     @property
     def sending(self) -> bool:
-        """There are frames to send now."""
+        """A pass is under way."""
         return self.active and not self._probing
+
+    def wait(self, now: float) -> float | None:
+        """s until there is something to send: 0 where there is, more while polling; None between passes and rounds."""
+        if self.sending:
+            self._walk(now)
+        if not self.sending:
+            return None
+        return 0.0 if self._position < self._until else self._resume - now
 
     def peek(self, limit: int) -> np.ndarray | slice:
         """The next chunks to send, at most `limit`: a slice where they are contiguous, else their numbers."""
+        until = min(self._position + limit, self._until)
         if self._queue is self._all:
-            return slice(self._position, min(self._position + limit, self.chunks))
-        return self._queue[self._position : self._position + limit]
+            return slice(self._position, until)
+        return self._queue[self._position : until]
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, now: float) -> None:
         """`count` frames of the last `peek` went out; the end of a pass puts a PROBE into the outbox."""
         self._position += count
         self.frames_sent += count
-        if self._position >= len(self._queue):
-            self._probing = True
-            self.outbox.append(Probe(self.round, self.passes))
+        if self._position == self._until:
+            self._resume = now + self._pause
+            self._walk(now)
 
     def handle(self, message: Bitmap | Progress | Stop, now: float) -> tuple[int, int] | None:
         """Take a control message of the receiver; one of another round or pass is dropped, whatever its kind.
@@ -100,16 +119,32 @@ class Sender:
         missing = np.flatnonzero(~unpack_bits(message.bits, self.chunks))
         sent, lost = len(self._queue), len(missing)
         self._news(self.chunks - lost, now)
-        self._queue, self._position = missing, 0
-        self.passes += 1
-        self._probing = False
-        if not lost:        # a receiver with everything sends STOP; if one does not, ask again rather than hang
-            self.advance(0)
+        # A receiver with everything sends STOP; if one does not, the empty pass asks again rather than hang.
+        self._begin_pass(missing, now)
         return sent, sent - lost
 
     def is_stalled(self, now: float, timeout: float) -> bool:
         """No newly delivered chunk for `timeout` s of a round under way."""
         return self.active and now - self.heard > timeout
+
+    def _begin_pass(self, queue: np.ndarray, now: float) -> None:
+        self._queue, self._position, self._probing = queue, 0, False
+        self.passes += 1
+        self._walked, self._until = 0, 0      # the end of the stretch: in chunks, and in the queue
+        self._resume = now
+        self._walk(now)
+
+    def _walk(self, now: float) -> None:
+        """Go past polls that are over: to the next chunk of the queue, or to the end of the pass."""
+        while self._position == self._until and self._resume <= now:
+            if self._walked >= self.chunks:
+                self._probing = True
+                self.outbox.append(Probe(self.round, self.passes))
+                return
+            self._walked += self._stretch
+            self._until = int(np.searchsorted(self._queue, self._walked))
+            if self._position == self._until:      # a stretch with nothing to send is polled all the same
+                self._resume = now + self._pause
 
     def _news(self, delivered: int, now: float) -> None:
         if delivered > self._best:

@@ -13,32 +13,61 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from scenarios import events
 from scenarios.base import Count, CountFromZero, Positive, Strict
 from scenarios.errors import KeyPath, ScenarioError, explain, located
-from scenarios.events import AtEvery, Event, Seconds, Spell, Window
+from scenarios.events import AtEvery, Event, Spell, Window
 from scenarios.topology import AnyTopology
 from scenarios.transports import Transport
+from scenarios.units import Seconds
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 """Names of scenarios and transports are names of folders in results/, hence lower case and no spaces."""
-Model = Literal["efficientnet_b0", "digits_cnn"]
-Dataset = Literal["auto", "cifar10", "fashion_mnist", "digits"]
+Model = Literal[
+    "efficientnet_b0", "resnet50", "alexnet", "densenet169", "gpt2_small", "resnet20", "gpt_tiny", "digits_cnn"
+]
+Dataset = Literal["auto", "cifar10", "cifar100", "fashion_mnist", "wikitext2", "bible", "digits"]
+
+IMAGES = ("cifar10", "cifar100", "fashion_mnist")
+# What `auto` tries, in order: the data set that the paper trains the model on (or one like it), and what stands in.
+AUTO: dict[str, tuple[str, ...]] = {
+    "efficientnet_b0": ("cifar10", "fashion_mnist"),
+    "resnet50": ("cifar100", "fashion_mnist"),
+    "alexnet": ("cifar100", "fashion_mnist"),
+    "densenet169": ("cifar10", "fashion_mnist"),
+    "resnet20": ("cifar10", "fashion_mnist"),
+    "gpt2_small": ("wikitext2", "bible"),
+    "gpt_tiny": ("bible",),
+}
+TEXT_MODELS = ("gpt2_small", "gpt_tiny")
+ALEXNET_IMAGE = 63  # pixels; from a smaller image nothing is left before its last pooling
+POSITIONS = 1024  # longest sequence of the language models
+
+
+def _fitting(model: str | None) -> tuple[str, ...]:
+    """The data sets that a model can be trained on."""
+    return ("digits",) if model == "digits_cnn" else ("wikitext2", "bible") if model in TEXT_MODELS else IMAGES
+
+
+def _default_size(model: str | None) -> int | None:
+    return ALEXNET_IMAGE if model == "alexnet" else None
 
 
 class Optimizer(Strict):
-    """Optimizer that each worker steps with the averaged gradient; fields as in torch.optim.SGD."""
+    """Optimizer that each worker steps with the averaged gradient; fields as in torch.optim."""
 
-    name: Literal["sgd"] = "sgd"
-    """Which optimizer."""
+    name: Literal["sgd", "adamw"] = "sgd"
+    """Stochastic gradient descent, or AdamW."""
     lr: Positive
     """Peak learning rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum factor."""
+    """Momentum factor of sgd."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """L2 penalty."""
+    """L2 penalty; with adamw, decoupled from the gradient."""
     nesterov: Annotated[bool, Field(strict=True)] = False
     """Nesterov momentum; needs a momentum above 0."""
 
     @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> Self:
+    def _fields_fit(self) -> Self:
+        if self.name == "adamw" and self.momentum:
+            raise located([(("momentum",), "adamw keeps its own moments; leave this out")])
         if self.nesterov and not self.momentum:
             raise located([(("nesterov",), "needs a momentum above 0")])
         return self
@@ -48,10 +77,16 @@ class Workload(Strict):
     """The training job."""
 
     model: Model
-    """Model to train: torchvision's EfficientNetB0, or a small CNN for tests."""
+    """Model to train. Of the paper: torchvision's EfficientNetB0, ResNet50, AlexNet and DenseNet169, and GPT-2 small.
+    For studies of accuracy on a CPU: ResNet-20, and a GPT of two layers. For tests: a small CNN on digits."""
     dataset: Dataset = Field(default_factory=lambda data: "digits" if data.get("model") == "digits_cnn" else "auto")
-    """Data set. `auto` is CIFAR-10 if it is there or can be downloaded, else Fashion-MNIST (the run records which).
-    digits_cnn trains on `digits`."""
+    """Data set. `auto` is the one that the paper trains the model on (CIFAR-10 or CIFAR-100, WikiText-2) if it is there
+    or can be downloaded, else one that stands in (Fashion-MNIST, a Bible); the run records which. gpt_tiny takes the
+    Bible, digits_cnn trains on `digits`."""
+    image_size: Count | None = Field(default_factory=lambda data: _default_size(data.get("model")))
+    """Images are scaled to this many pixels a side; null takes them as they are. alexnet needs 63 at least."""
+    context: Count | None = Field(default_factory=lambda data: 64 if data.get("model") in TEXT_MODELS else None)
+    """Tokens of a sequence, for language models; null for others."""
     batch_size: Count
     """Samples per worker and iteration."""
     iterations: Count
@@ -67,14 +102,38 @@ class Workload(Strict):
     warmup: CountFromZero = 0
     """Iterations in which the learning rate rises linearly to its peak."""
     eval_samples: CountFromZero = 0
-    """Test samples per evaluation; 0 takes the whole test set."""
+    """Test samples (images, or sequences) per evaluation; 0 takes the whole test set."""
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The data set, then what may stand in for it where it is not to be had."""
+        return AUTO[self.model] if self.dataset == "auto" else (self.dataset,)
 
     @model_validator(mode="after")
-    def _dataset_fits_model(self) -> Self:
-        if (self.model == "digits_cnn") != (self.dataset == "digits"):
-            fits = "'digits'" if self.model == "digits_cnn" else "'auto', 'cifar10' or 'fashion_mnist'"
-            raise located([(("dataset",), f"{self.model} trains on {fits}, not {self.dataset!r}")])
+    def _fields_fit_model(self) -> Self:
+        if problems := [*self._wrong_dataset(), *self._wrong_size()]:
+            raise located(problems)
         return self
+
+    def _wrong_dataset(self) -> list[tuple[KeyPath, str]]:
+        fitting = (*(["auto"] if self.model in AUTO else []), *_fitting(self.model))
+        if self.dataset in fitting:
+            return []
+        names = " or ".join(filter(None, (", ".join(map(repr, fitting[:-1])), repr(fitting[-1]))))
+        return [(("dataset",), f"{self.model} trains on {names}, not {self.dataset!r}")]
+
+    def _wrong_size(self) -> list[tuple[KeyPath, str]]:
+        text = self.model in TEXT_MODELS
+        problems: list[tuple[KeyPath, str]] = []
+        if text and self.image_size is not None:
+            problems.append((("image_size",), f"{self.model} reads text; leave this out"))
+        if self.model == "alexnet" and (self.image_size or 0) < ALEXNET_IMAGE:
+            problems.append((("image_size",), f"alexnet needs {ALEXNET_IMAGE} pixels at least, not {self.image_size}"))
+        if not text and self.context is not None:
+            problems.append((("context",), f"{self.model} reads images; leave this out"))
+        if text and not 1 <= (self.context or 0) <= POSITIONS:
+            problems.append((("context",), f"{self.model} reads 1 to {POSITIONS} tokens, not {self.context}"))
+        return problems
 
 
 class Scenario(Strict):
@@ -122,7 +181,7 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _events_fit(self) -> Self:
-        problems = [*self._repeated_seeds(), *self._unknown_hosts(), *self._past_the_end()]
+        problems = [*self._repeated_seeds(), *self._misnamed(), *self._past_the_end()]
         if problems := problems or self._overlaps():
             raise located(problems)
         return self
@@ -131,11 +190,11 @@ class Scenario(Strict):
         repeated = len(set(self.seeds)) < len(self.seeds)
         return [(("seeds",), f"each seed is run once, so they should differ: {self.seeds}")] if repeated else []
 
-    def _unknown_hosts(self) -> list[tuple[KeyPath, str]]:
+    def _misnamed(self) -> list[tuple[KeyPath, str]]:
         return [
-            (("events", index, "selector", place), message)
+            (("events", index, "selector", *place), message)
             for index, event in enumerate(self.events)
-            for place, message in events.unknown_hosts(event, self.topology)
+            for place, message in events.misnamed(event.selector, self.topology, event.hosts_only)
         ]
 
     def _past_the_end(self) -> list[tuple[KeyPath, str]]:

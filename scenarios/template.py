@@ -79,8 +79,8 @@ class _Writer:
             if key in value:
                 lines += self._entry(key, rules, value[key], _inner(resolved, key))
             elif first:
-                follows = None if "default" in rules else _inner(resolved, key)
-                lines.append(f"#{key}: {_flow(self.example(rules) if follows is None else follows)}")
+                follows = "default" not in rules and isinstance(resolved, dict) and key in resolved
+                lines.append(f"#{key}: {_flow(resolved[key] if follows else self.example(rules))}")
         free = next(iter(schema.get("patternProperties", {}).values()), {})
         for key in value:
             if key not in properties:

@@ -51,6 +51,11 @@ class Cable(NamedTuple):
     field: str
     link: Link
 
+    @property
+    def name(self) -> str:
+        """`w1` for the link of a host, `leaf1-spine1` for one between switches."""
+        return self.lower if self.field == "link" else f"{self.lower}-{self.upper}"
+
 
 class Topology(Strict):
     """What all topologies have: the server `srv`, the workers `w1`, `w2`, ..., and a link to a switch for each."""
@@ -95,6 +100,31 @@ class Topology(Strict):
         """All links: those of the hosts, then those between switches."""
         access = [Cable(host, self.switch_of(host), "link", self.link) for host in self.host_names]
         return access + self.trunks()
+
+    def cable(self, name: str) -> Cable:
+        """The link of that name. Raises StopIteration where there is none."""
+        return next(cable for cable in self.cables() if cable.name == name)
+
+    def sender(self, cable: Cable, direction: str) -> str:
+        """The end of a link that sends in a direction: the one farther from the server sends `to_server`."""
+        near, far = sorted((cable.lower, cable.upper), key=self._hops().__getitem__)
+        return far if direction == "to_server" else near
+
+    def _hops(self) -> dict[str, int]:
+        """How many links each node is away from the server."""
+        hops, ring = {SERVER: 0}, {SERVER}
+        while ring:
+            ends = [end for cable in self.cables() for end in (cable[:2], cable[1::-1])]
+            ring = {there for here, there in ends if here in ring and there not in hops}
+            hops |= dict.fromkeys(ring, max(hops.values()) + 1)
+        return hops
+
+    def crossing(self, cable: Cable) -> list[str]:
+        """The workers whose gradients cross a link, in rank order."""
+        if cable.lower in self.worker_names:
+            return [cable.lower]
+        ends = set(cable[:2])
+        return [name for name in self.worker_names if ends in map(set, pairwise(self.path(name, SERVER)))]
 
     def path(self, source: str, target: str) -> list[str]:
         """The nodes that a frame from one host to another passes, both included. The way back is the same."""

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from scenarios.base import Count, Positive, Strict
 from scenarios.errors import located
-from scenarios.units import RATE, Percentage, Rate
+from scenarios.units import RATE, Percentage, Rate, Time
 
 
 def _below_all(share: float) -> float:
@@ -83,6 +83,15 @@ class Pacing(Strict):
         return self
 
 
+class PollingSender(Strict):
+    """A sender that looks at its control connection as often and as long as the paper's authors' prototype did."""
+
+    poll_every: Annotated[Count, Field(examples=[100])]
+    """Chunks between two looks, counted over all chunks in every pass, whether they are sent again or not."""
+    poll_wait: Annotated[Time, Field(examples=["1ms"])]
+    """How long each look takes; nothing is sent meanwhile."""
+
+
 _PACING_SCHEMA = {
     "anyOf": [
         {"enum": ["share", "none"]},
@@ -107,3 +116,5 @@ class Transport(Strict):
     paper; `{fixed: rate}`."""
     repair: Literal["per_pass"] = "per_pass"
     """Missing chunks are asked for after each pass over them, as in Algorithm 1."""
+    sender: PollingSender | None = None
+    """Makes every pass of a sender cost time, on workers and server; by default a pass costs its frames only."""

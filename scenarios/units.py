@@ -95,7 +95,10 @@ class Seconds(float):
     """A duration by the clock, beside the int of one in iterations."""
 
     def __str__(self) -> str:
-        return f"{format(Decimal(repr(float(self))), 'f')}s"
+        return f"{format(Decimal(repr(float(self))).normalize(), 'f')}s"
+
+    def __format__(self, specification: str) -> str:
+        return format(float(self), specification) if specification else str(self)
 
 
 Span = int | Seconds
@@ -119,6 +122,15 @@ def duration(value: object, resolved: bool = False) -> Span:
         raise ValueError(f"{value!r} should be above 0")
     return span
 
+def period(value: object) -> Span:
+    """A number of iterations (int, not below 0), or a time such as `5s` as Seconds. Raises ValueError."""
+    if isinstance(value, Seconds) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is neither a number of iterations, such as 93, nor a time, such as '5s'")
+    return Seconds(TIME.parse(value))
+
+
 QUANTITIES = {quantity.json_schema["pattern"]: quantity for quantity in (RATE, TIME, PERCENTAGE, DURATION)}
 """Each quantity by the pattern of its JSON Schema, which is how a schema tells that a key takes one."""
 
@@ -131,6 +143,10 @@ def quantity_of(schema: dict[str, Any]) -> Quantity | None:
 
 def _field(quantity: Quantity) -> tuple[BeforeValidator, WithJsonSchema]:
     return BeforeValidator(quantity.validate), WithJsonSchema(quantity.json_schema)
+
+
+def _write_span(span: Span) -> int | str:
+    return str(span) if isinstance(span, Seconds) else span
 
 
 def _at_most_all(share: float) -> float:
@@ -148,7 +164,14 @@ Percentage = Annotated[float, AfterValidator(_at_most_all), *_field(PERCENTAGE)]
 Duration = Annotated[
     Any,
     PlainValidator(lambda value, info: duration(value, bool((info.context or {}).get("resolved")))),
-    PlainSerializer(lambda span: str(span) if isinstance(span, Seconds) else span),
+    PlainSerializer(_write_span),
     WithJsonSchema({"anyOf": [DURATION.json_schema, TIME.json_schema]}),
 ]
 """A whole number of iterations (int), or Seconds."""
+Period = Annotated[
+    Any,
+    PlainValidator(period),
+    PlainSerializer(_write_span),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "examples": [93]}, TIME.json_schema]}),
+]
+"""Iterations (int), written as a bare number, or Seconds; 0 or more of them."""

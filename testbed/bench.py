@@ -116,7 +116,7 @@ def inside(setting: Setting) -> list[dict]:
         network.start()
         shaping.apply(network, shaping.link_ends(star))
         if injector:
-            injector.prepare([LinkEnd(name, "to_server", switch_interface(name), "udp") for name in names])
+            injector.prepare([LinkEnd(name, "to_server", switch_interface(name), "udp", "ingress") for name in names])
             for name in names:
                 injector.set_loss(name, "to_server", setting.loss)
         argument = json.dumps(asdict(setting))

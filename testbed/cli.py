@@ -61,13 +61,13 @@ def run(
         for job in runner.jobs(each, out)
     ]
     runner.refuse_taken_folders([job for job, _, _ in todo], overwrite)
-    datasets = {each.workload.dataset: data.resolve(each.workload.dataset) for each in loaded}
+    datasets = {choices: data.resolve(choices) for choices in {each.workload.datasets for each in loaded}}
     command = shlex.join(["dblp", *sys.argv[1:]])
     outcomes: list[runner.Outcome] = []
     console = err_console if as_json else out_console
     with runner.Interruption() as interruption, Progress(console, len(todo)) as progress:
         for job, kind, reason in todo:
-            dataset = datasets[job.scenario.workload.dataset]
+            dataset = datasets[job.scenario.workload.datasets]
             progress.begin(job, kind, reason, dataset)
             outcome = runner.run_job(job, kind, dataset, overwrite, progress.news, command, interruption, capture)
             progress.end(outcome)

@@ -186,19 +186,23 @@ def _gpu_check() -> Check:
 
 
 def _data_checks() -> list[Check]:
-    remedies = {
-        "cifar10": "downloaded when first needed; offline, Fashion-MNIST stands in and results say so",
-        "fashion_mnist": "apt install dataset-fashion-mnist, or downloaded when first needed",
+    downloaded = "downloaded when first needed; offline, {} stands in and results say so"
+    # data set -> what to do where it is missing, and what needs it
+    wanted = {
+        "cifar10": (downloaded.format("Fashion-MNIST"), "training EfficientNetB0, DenseNet169, ResNet-20"),
+        "cifar100": (downloaded.format("Fashion-MNIST"), "training ResNet50, AlexNet"),
+        "fashion_mnist": (
+            "apt install dataset-fashion-mnist, or downloaded when first needed",
+            "training image models where CIFAR cannot be downloaded",
+        ),
+        "wikitext2": (downloaded.format("a Bible"), "training GPT-2"),
+        "bible": ("apt install bible-kjv", "training GPT-2 where WikiText-2 cannot be downloaded; the small GPT"),
     }
     found = []
-    for name, remedy in remedies.items():
+    for name, (remedy, needed_for) in wanted.items():
         place = locate(name)
-        check = Check(
-            f"data {name}",
-            None if place is None else True,
-            str(place) if place else "not here yet",
-            "" if place else remedy,
-            "training EfficientNetB0 (one of the two)",
-        )
-        found.append(check)
+        found.append(Check(
+            f"data {name}", None if place is None else True, str(place) if place else "not here yet",
+            "" if place else remedy, needed_for,
+        ))
     return found

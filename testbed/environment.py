@@ -21,11 +21,15 @@ def machine() -> dict[str, Any]:
             break
     release = dict(line.split("=", 1) for line in _lines("/etc/os-release") if "=" in line)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "cpu": cpu, "cores": cores, "memory_gib": round(memory, 1), "kernel": platform.release(),
+        "cpu": cpu, "cores": cores(), "memory_gib": round(memory, 1), "kernel": platform.release(),
         "os": release.get("PRETTY_NAME", platform.system()).strip('"'),
     }
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

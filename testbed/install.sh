@@ -19,14 +19,19 @@ done
 
 if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
   export DEBIAN_FRONTEND=noninteractive
-  # Fashion-MNIST stands in where CIFAR-10 cannot be downloaded. It is not in every release: no reason to stop.
-  dpkg -s dataset-fashion-mnist >/dev/null 2>&1 || dataset=dataset-fashion-mnist
-  if [ ${#packages[@]} -gt 0 ] || [ -n "${dataset:-}" ]; then
-    echo "setup: installing ${packages[*]} ${dataset:-}"
+  # They stand in where CIFAR and WikiText-2 cannot be downloaded. They are not in every release: no reason to stop.
+  datasets=()
+  for package in dataset-fashion-mnist bible-kjv; do
+    dpkg -s "$package" >/dev/null 2>&1 || datasets+=("$package")
+  done
+  if [ ${#packages[@]} -gt 0 ] || [ ${#datasets[@]} -gt 0 ]; then
+    echo "setup: installing ${packages[*]} ${datasets[*]}"
     apt-get update -qq || echo "setup: the package lists could not be renewed; going on with those that are here"
     [ ${#packages[@]} -eq 0 ] || apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
-    [ -z "${dataset:-}" ] || apt-get install -y -qq --no-install-recommends "$dataset" >/dev/null ||
-      echo "setup: $dataset is not to be had here; the data set will be downloaded when it is needed"
+    for package in "${datasets[@]}"; do
+      apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+        echo "setup: $package is not to be had here; \`dblp doctor\` says what needs it"
+    done
   fi
 elif [ ${#packages[@]} -gt 0 ]; then
   echo "setup: missing: ${packages[*]} (as root: apt-get install --no-install-recommends ${packages[*]})."

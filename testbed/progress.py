@@ -13,6 +13,7 @@ from testbed.topology import SERVER
 from testbed.training.data import DatasetInfo
 
 _STATUS = {"complete": "green", "failed": "red", "interrupted": "yellow"}
+_METRICS = {"accuracy": ".1%", "perplexity": ".1f"}
 
 
 class Progress:
@@ -30,7 +31,7 @@ class Progress:
             bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn(),
             bars.TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal,
         )
-        self._accuracy: dict[int, list[float]] = {}
+        self._values: dict[int, list[float]] = {}
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -43,7 +44,7 @@ class Progress:
         """A run starts."""
         self._count += 1
         workload = job.scenario.workload
-        self._accuracy = {}
+        self._values = {}
         why = f" ({reason})" if reason else ""
         stand_in = f", standing in for {dataset.stands_in_for}" if dataset.stands_in_for else ""
         title = f"{self._count}/{self._total} {job.scenario.name} · {job.transport} · seed {job.seed}"
@@ -57,7 +58,7 @@ class Progress:
         """One line from the engine."""
         if "event" in news:
             self._event(job, news["event"])
-        elif "evaluated" in news and news["metric"] == "accuracy":
+        elif "evaluated" in news and news["metric"] in _METRICS:
             self._evaluated(job, news)
         elif "error" in news:
             self._line(f"  [red]error:[/] {escape(news['error'])}")
@@ -87,10 +88,11 @@ class Progress:
             self._line(f"  [yellow]events.{entry['event']}[/] was due after {entry['planned_s']:g} s; the run was over")
 
     def _evaluated(self, job: Job, news: dict[str, Any]) -> None:
-        values = self._accuracy.setdefault(news["evaluated"], [])
+        values = self._values.setdefault(news["evaluated"], [])
         values.append(news["value"])
         if len(values) == job.scenario.topology.workers:
-            self._line(f"  {news['evaluated']} iterations: accuracy {sum(values) / len(values):.1%}")
+            mean = format(sum(values) / len(values), _METRICS[news["metric"]])
+            self._line(f"  {news['evaluated']} iterations: {news['metric']} {mean}")
 
     def _line(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, highlight=False)

@@ -167,8 +167,9 @@ def _check_local(scenario: Scenario, other: str) -> None:
             )
     for index, event in enumerate(scenario.events):
         problem = module(event).local_problem(event)
-        if problem is None and any(host == SERVER for host, _ in event.links(scenario.topology)):
-            problem = "engine local draws losses on the links of workers only, not on the server's"
+        workers = scenario.topology.worker_names
+        if problem is None and any(link not in workers for link, _ in event.links(scenario.topology)):
+            problem = "engine local draws losses on the links of workers only, not on the server's or between switches"
         if problem:
             raise EngineError(f"events.{index}.action: {event.action!r}: {problem}; {other}")
 

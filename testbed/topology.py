@@ -68,12 +68,18 @@ def switch_interface(peer: str, switch: str = SWITCH) -> str:
     return f"{switch}-{peer}"
 
 
-def sending_end(host: str, direction: str, topology: Topology) -> tuple[str, str]:
-    """(node, interface) of the end of the link of `host` that sends in a direction ('to_server' or 'to_worker')."""
-    if (direction == "to_server") == (host != SERVER):
-        return host, host_interface(host)
-    switch = topology.switch_of(host)
-    return switch, switch_interface(host, switch)
+def sending_end(link: str, direction: str, topology: Topology) -> tuple[str, str]:
+    """(node, interface) of the end of a link, by `Cable.name`, that sends in a direction ('to_server', 'to_worker')."""
+    cable = topology.cable(link)
+    node = topology.sender(cable, direction)
+    lower, upper = cable_interfaces(cable, topology)
+    return node, lower if node == cable.lower else upper
+
+
+def upper_end(link: str, topology: Topology) -> tuple[str, str]:
+    """(switch, port) of the upper end of a link: for the link of a host, the end that is not the host's."""
+    cable = topology.cable(link)
+    return cable.upper, cable_interfaces(cable, topology)[1]
 
 
 def cable_interfaces(cable: Cable, topology: Topology) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol import Fixed, PhaseAware, Reliable, Timeouts, ToleranceSchedule, TransportConfig
+from protocol import Fixed, PhaseAware, Polling, Reliable, Timeouts, ToleranceSchedule, TransportConfig
 from scenarios import Scenario
 
 SECRET_VARIABLE = "DBLP_SECRET"      # environment of a run's processes; never in a file or a command line
@@ -13,11 +13,13 @@ CONNECT_TIMEOUT = 600.0
 
 def transport_config(scenario: Scenario, transport: str, data_port_base: int, secret: str) -> TransportConfig:
     """Settings of every endpoint of a run: all hosts have the same link, and narrower ones are in the shares."""
-    link, pacing = scenario.topology.link, scenario.transports[transport].pacing
+    link, settings = scenario.topology.link, scenario.transports[transport]
+    pacing, polling = settings.pacing, settings.sender
     return TransportConfig(
         mtu=link.mtu,
         pacing=pacing.mode,
         fixed_rate=pacing.rate,
+        polling=polling and Polling(polling.poll_every, polling.poll_wait),
         link_rate=link.rate,
         shares=tuple(scenario.topology.shares()),
         data_port_base=data_port_base,

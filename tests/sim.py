@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.config import TransportConfig
+from protocol.config import Polling, TransportConfig
 from protocol.receiver import Receiver
 from protocol.sender import Sender
 from protocol.wire import FrameArray, model_frames
@@ -52,11 +52,13 @@ class Outcome:
 class Link:
     """Runs rounds over one pipe; what is on its way when a round ends arrives in the next."""
 
-    def __init__(self, pipe: Pipe, size: int, seed: int, first_round: int = 0) -> None:
+    def __init__(
+        self, pipe: Pipe, size: int, seed: int, first_round: int = 0, polling: Polling | None = None
+    ) -> None:
         self.pipe, self.size = pipe, size
         self.random = np.random.default_rng(seed)
         self.frames: FrameArray = model_frames(4 * size, SESSION, CONFIG)
-        self.sender = Sender(len(self.frames))
+        self.sender = Sender(len(self.frames), polling)
         self.receiver = Receiver(4 * size, CONFIG.chunk_bytes, SESSION)
         self.round, self.now = first_round, 0.0
         self._events: list[tuple[float, int, Callable[[], object]]] = []
@@ -80,11 +82,13 @@ class Link:
         while self.sender.active or not self.receiver.done:
             steps += 1
             assert steps < STEPS, "the round does not end"
-            if self.sender.sending:
+            if self.sender.wait(self.now) == 0:
                 self._send_batch()
             self._post()
-            # One tick of sending passes before the next batch, so news may arrive within a pass.
-            until = self.now + 1 if self.sender.sending or not self._events else self._events[0][0]
+            if (wait := self.sender.wait(self.now)) is not None:
+                until = self.now + (wait or 1)      # one tick of sending, so news may arrive within a pass
+            else:
+                until = self._events[0][0] if self._events else self.now + 1
             while self._events and self._events[0][0] <= until:
                 self.now, _, action = heapq.heappop(self._events)
                 action()
@@ -106,7 +110,7 @@ class Link:
                 if self.random.random() >= self.pipe.loss:
                     delay = 1 + self.pipe.spread * self.random.random()
                     self._later(delay, lambda f=frame: self.receiver.take(f.words, f.chunks, self.now))
-        self.sender.advance(len(chosen))
+        self.sender.advance(len(chosen), self.now)
 
     def _post(self) -> None:
         """Put what both ends want to say on the control path."""

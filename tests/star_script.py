@@ -201,8 +201,8 @@ def delta(injector: Injector, link: LinkEnd, before: Counters) -> Counters:
 
 def bursts(name: str) -> dict[str, object]:
     first, last = DATA_PORT_BASE, DATA_PORT_BASE + DATA_PORT_COUNT - 1
-    up = LinkEnd("w1", "to_server", switch_interface("w1"), "udp")
-    down = LinkEnd("w1", "to_worker", switch_interface("w1"), "udp")
+    up = LinkEnd("w1", "to_server", switch_interface("w1"), "udp", "ingress")
+    down = LinkEnd("w1", "to_worker", switch_interface("w1"), "udp", "egress")
     report: dict[str, object] = {"injector": name}
     with star(2, LINK) as net:
         injector = choose_injector(name)
@@ -230,7 +230,7 @@ def bursts(name: str) -> dict[str, object]:
         injector.close()
         assert transmit(net, "w1", "srv", first, 10 * TRAIN).all()
 
-        everything = LinkEnd("w1", "to_server", switch_interface("w1"), "all")
+        everything = LinkEnd("w1", "to_server", switch_interface("w1"), "all", "ingress")
         injector = choose_injector(name)
         injector.prepare([everything])
         report["all"] = [lossy(net, injector, everything, 5001, 0.4)]
@@ -347,7 +347,7 @@ def fabric(text: str, *sources: str) -> dict[str, object]:
 
 
 def hang(name: str) -> None:
-    end = LinkEnd("w1", "to_server", switch_interface("w1"), "udp")
+    end = LinkEnd("w1", "to_server", switch_interface("w1"), "udp", "ingress")
     with star(1, LINK):
         injector = choose_injector(name)
         injector.prepare([end])

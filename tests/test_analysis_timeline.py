@@ -77,6 +77,17 @@ def test_all_of_the_catalogue_can_be_drawn(name: str, tmp_path: Path) -> None:
     assert timeline.text(load(name), 80).plain.startswith(load(name).name)
 
 
+def test_what_the_clock_begins_spans_its_lane_and_says_when() -> None:
+    rows = timeline.lanes(scenario(
+        {"at": {"time": 30.0}, "duration": "0.5s", "selector": ["w1"]},
+        {"at": {"every": "5s", "start": "2s"}, "duration": "0.5s", "selector": ["w2"]},
+    ))
+    assert [bar for row in rows for bar in row.bars] == [
+        Bar(0, "loss 70% for 500ms at 30s", None, 40, True),
+        Bar(1, "loss 70% for 500ms every 5s from 2s", None, 40, True),
+    ]
+
+
 def test_no_events() -> None:
     assert texts(timeline.draw(scenario())) == ["no events"]
     assert timeline.text(scenario(), 80).plain.endswith("no events")

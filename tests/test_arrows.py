@@ -91,3 +91,11 @@ def test_layers_of_protocol() -> None:
             assert below or layer[imported] == layer[module] == 0, f"{name} imports protocol.{imported}"
     assert set(graph) == set(layer)
     tuple(TopologicalSorter(graph).static_order())      # raises CycleError
+
+
+@pytest.mark.parametrize("package", ["scenarios", "testbed.bursts.gate"])
+def test_no_circles_within(package: str) -> None:
+    """The package's own `__init__` gathers the modules; none of them asks it for anything."""
+    inner = {name for name in modules() if name.startswith(f"{package}.")}
+    graph = {name: imports(modules()[name]) & inner for name in inner if not name.endswith("__init__")}
+    tuple(TopologicalSorter(graph).static_order())

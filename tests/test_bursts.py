@@ -9,34 +9,22 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny
 from private_net import needs_root, private, run_private
+from pydantic import TypeAdapter
 
 import testbed.bursts.bpf as bpf
 import testbed.bursts.netem as netem
 from scenarios import Scenario
-from testbed.bursts import InjectorError, LinkEnd, choose_injector, link_ends
+from scenarios.events import DIRECTIONS
+from scenarios.topology import AnyTopology
+from testbed.bursts import InjectorError, LinkEnd, choose_injector, link_end, link_ends
 
 
 def scenario(*events: dict) -> Scenario:
-    burst = {"action": "loss", "loss": "70%", "duration": "1 iteration"}
-    return Scenario.model_validate(
-        {
-            "name": "bursts",
-            "topology": {"workers": 2, "link": {"rate": "1gbit"}},
-            "workload": {
-                "model": "digits_cnn",
-                "dataset": "digits",
-                "batch_size": 16,
-                "iterations": 20,
-                "iterations_per_epoch": 10,
-                "optimizer": {"name": "sgd", "lr": 0.1},
-            },
-            "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "1%"}}},
-            "events": [
-                {key: value for key, value in (burst | event).items() if value is not None} for event in events
-            ],
-        }
-    )
+    """Two workers; a key that is None is left out of an event."""
+    whole = [{key: value for key, value in (tiny.BURST | event).items() if value is not None} for event in events]
+    return tiny.scenario(topology={"workers": 2, "link": {"rate": "1gbit"}}, events=whole)
 
 
 def test_each_link_that_events_hit_is_prepared_once():
@@ -44,9 +32,9 @@ def test_each_link_that_events_hit_is_prepared_once():
         scenario({"at": {"iteration": 3}}, {"at": {"iteration": 9}, "selector": ["w2"], "direction": "both"})
     )
     assert ends == [
-        LinkEnd("w1", "to_server", "s1-w1", "udp"),
-        LinkEnd("w2", "to_server", "s1-w2", "udp"),
-        LinkEnd("w2", "to_worker", "s1-w2", "udp"),
+        LinkEnd("w1", "to_server", "s1-w1", "udp", "ingress"),
+        LinkEnd("w2", "to_server", "s1-w2", "udp", "ingress"),
+        LinkEnd("w2", "to_worker", "s1-w2", "udp", "egress"),
     ]
 
 
@@ -71,14 +59,19 @@ def test_choice_prefers_netem_and_names_what_is_missing(monkeypatch):
         choose_injector("iptables")
 
 
-def test_netem_devices_of_the_last_worker_have_valid_names():
-    names = {netem.device(LinkEnd("w253", way, "s1-w253", "udp")) for way in ("to_server", "to_worker")}
-    assert len(names) == 2
+def test_netem_devices_of_the_last_of_all_links_have_valid_names():
+    topology = TypeAdapter(AnyTopology).validate_python({
+        "kind": "leaf_spine", "workers": 253, "leaves": 64, "spines": 16, "oversubscription": 2,
+        "link": {"rate": "1gbit"},
+    })
+    links = ("w253", "srv", "leaf64-spine16")
+    names = {netem.device(link_end(link, way, "udp", topology)) for link in links for way in DIRECTIONS}
+    assert len(names) == 6
     assert all(len(name) <= 15 for name in names)
 
 
 def test_netem_filter_holds_the_data_ports_and_no_more():
-    filters = [" ".join(words) for words in netem.commands(LinkEnd("w1", "to_worker", "s1-w1", "udp"))]
+    filters = [" ".join(words) for words in netem.commands(LinkEnd("w1", "to_worker", "s1-w1", "udp", "egress"))]
     hit = next(line for line in filters if "flowid 1:1" in line)
     assert "match ip protocol 17 0xff match ip dport 52224 0xff00" in hit
     assert filters[-1].startswith("tc filter add dev s1-w1 egress ")
@@ -129,7 +122,7 @@ def test_netem_can_forget_no_distribution():
     normal = delay | {"distribution": "normal", "at": {"iteration": 9}}
     with pytest.raises(InjectorError, match=r"events.1.distribution: 'normal' on w1 to_server, but events.0 has 'unif"):
         link_ends(scenario(delay | {"at": {"iteration": 3}}, normal))
-    link_ends(scenario(normal, normal | {"distribution": "pareto", "at": {"iteration": 12}}))
+    link_ends(scenario(normal, normal | {"distribution": "pareto", "at": {"iteration": 11}}))
 
 
 def test_a_complete_partition_stands_beside_any_protocol():
@@ -210,4 +203,4 @@ def namespaces() -> set[str]:
 def test_an_interface_that_is_not_there_is_named():
     skip_unless_possible("bpf")
     with pytest.raises(InjectorError, match="bpf on s1-w9"):
-        bpf.BpfInjector().prepare([LinkEnd("w9", "to_server", "s1-w9", "udp")])
+        bpf.BpfInjector().prepare([LinkEnd("w9", "to_server", "s1-w9", "udp", "ingress")])

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny
+import yaml
 
 from scenarios import Scenario, Spell, Window
 from testbed.bursts import Counters, Injector
@@ -44,22 +46,11 @@ class RecordingInjector(Injector):
 
 
 def scenario(*events: dict) -> Scenario:
-    burst = {"action": "loss", "loss": "70%", "duration": "2 iterations"}
-    return Scenario.model_validate(
-        {
-            "name": "gate",
-            "topology": {"workers": 2, "link": {"rate": "1gbit"}},
-            "workload": {
-                "model": "digits_cnn",
-                "dataset": "digits",
-                "batch_size": 16,
-                "iterations": 20,
-                "iterations_per_epoch": 10,
-                "optimizer": {"name": "sgd", "lr": 0.1},
-            },
-            "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "1%"}}},
-            "events": [event if "action" in event else burst | event for event in events],
-        }
+    burst = tiny.BURST | {"duration": "2 iterations"}
+    return tiny.scenario(
+        topology={"workers": 2, "link": {"rate": "1gbit"}},
+        workload=yaml.safe_load(tiny.DOCUMENT)["workload"] | {"iterations": 20},
+        events=[event if "action" in event else burst | event for event in events],
     )
 
 
@@ -334,6 +325,20 @@ def test_the_clock_starts_when_all_are_ready_for_the_first_iteration(folder, inj
     assert ready + 0.15 < start["planned_s"] <= start["time_s"] < stop["time_s"]
     assert (start["iteration"], stop["iteration"]) == (2, 3)
     assert (missed["event"], missed["planned_s"]) == (1, 100.0)
+
+
+def test_the_clock_begins_bursts_again_and_again(folder, injector):
+    plan = scenario({"at": {"every": "60ms", "start": "20ms"}, "duration": "20ms", "selector": ["w1"]})
+    with make(injector, plan):
+        clients = [GateClient("gate.sock", node) for node in NODES]
+        pass_gate(clients, 0)
+        wait_for("burst_stop", 3)
+    starts = [line for line in log() if line["kind"] == "burst_start"]
+    planned = [line["planned_s"] - starts[0]["planned_s"] for line in starts]
+    assert planned[:3] == pytest.approx([0, 0.06, 0.12], abs=2e-6)
+    assert all(line["planned_s"] <= line["time_s"] for line in starts)
+    assert injector.calls[:4] == [("w1", "to_server", [0.7]), ("w1", "to_server", [])] * 2
+    assert not [line for line in log() if line["kind"] == "missed"]
 
 
 def test_different_actions_on_a_link_combine_and_each_ends_alone(folder, injector):

@@ -115,7 +115,7 @@ def test_root_gets_the_tools_from_apt(debian):
     assert apt[0] == "apt-get update -qq"
     assert apt[1].startswith("apt-get install -y -qq --no-install-recommends ")
     assert sorted(apt[1].split()[5:]) == ["iproute2", "mininet"]
-    assert apt[2].endswith(" dataset-fashion-mnist")
+    assert [call.split()[-1] for call in apt[2:]] == ["dataset-fashion-mnist", "bible-kjv"]
 
 
 def test_root_with_everything_leaves_apt_alone(debian):
@@ -131,6 +131,7 @@ def test_a_data_set_that_the_release_lacks_is_no_reason_to_stop(debian):
     done = debian.setup()
     assert done.returncode == 0, done.stderr
     assert "dataset-fashion-mnist is not to be had here" in done.stdout
+    assert any(call.endswith(" bible-kjv") for call in debian.calls)
     assert debian.calls[-1].startswith("pip install")
 
 

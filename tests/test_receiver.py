@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim import CONFIG, SESSION, Link, Outcome, Pipe
 
+from protocol.config import Polling
 from protocol.errors import DropReason
 from protocol.receiver import Receiver
 from protocol.tolerance import allowed_missing
@@ -305,10 +306,15 @@ def check(outcome: Outcome, tolerance: float) -> None:
             assert not outcome.got[part].any()
 
 
-@given(pipes, st.integers(1, 40 * CHUNK // 4), tolerances, st.integers(0, 2**32 - 1))
-def test_every_round_ends_and_keeps_its_promises(pipe: Pipe, size: int, wanted: list[float], seed: int) -> None:
+pollings = st.none() | st.builds(Polling, every=st.integers(1, 50), wait=st.sampled_from([0.0, 0.7, 30.0]))
+
+
+@given(pipes, st.integers(1, 40 * CHUNK // 4), tolerances, pollings, st.integers(0, 2**32 - 1))
+def test_every_round_ends_and_keeps_its_promises(
+    pipe: Pipe, size: int, wanted: list[float], polling: Polling | None, seed: int
+) -> None:
     # From round 2**32 - 2, so that stale frames and messages meet the wrap as well.
-    for outcome, tolerance in zip(Link(pipe, size, seed, 2**32 - 2).run(wanted), wanted, strict=True):
+    for outcome, tolerance in zip(Link(pipe, size, seed, 2**32 - 2, polling).run(wanted), wanted, strict=True):
         check(outcome, tolerance)
 
 

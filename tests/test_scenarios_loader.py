@@ -191,7 +191,7 @@ SECOND = "action: loss, at: {iteration: 5}, duration: 1 iteration"
         (
             "{iteration: 99}",
             "{every: 0}",
-            "mine.yaml:17: events.0.at.every: should be greater than or equal to 1, not 0",
+            "mine.yaml:17: events.0.at.every: 0 should be above 0",
         ),
         ("{iteration: 99}", "{random: 2}", "mine.yaml:17: events.0.at.seed: required key 'seed' is missing"),
         (

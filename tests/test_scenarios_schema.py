@@ -98,6 +98,42 @@ def test_model_chooses_its_data_set() -> None:
     assert load("efficientnet").workload.dataset == "auto"
 
 
+@pytest.mark.parametrize(
+    ("name", "datasets", "image_size", "context"),
+    [
+        ("efficientnet", ("cifar10", "fashion_mnist"), None, None),
+        ("resnet50", ("cifar100", "fashion_mnist"), None, None),
+        ("alexnet", ("cifar100", "fashion_mnist"), 63, None),
+        ("gpt2", ("wikitext2", "bible"), None, 512),
+    ],
+)
+def test_a_model_brings_its_data_its_stand_in_and_its_sizes(
+    name: str, datasets: tuple[str, ...], image_size: int | None, context: int | None
+) -> None:
+    workload = load(name).workload
+    assert (workload.datasets, workload.image_size, workload.context) == (datasets, image_size, context)
+    assert load(name, overrides=[f"workload.dataset={datasets[1]}"]).workload.datasets == datasets[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        ("alexnet", "image_size=32", "workload.image_size: alexnet needs 63 pixels at least, not 32"),
+        ("alexnet", "image_size=null", "workload.image_size: alexnet needs 63 pixels at least"),
+        ("alexnet", "context=64", "workload.context: alexnet reads images"),
+        ("gpt2", "image_size=64", "workload.image_size: gpt2_small reads text"),
+        ("gpt2", "context=1025", "workload.context: gpt2_small reads 1 to 1024 tokens, not 1025"),
+        ("gpt2", "context=null", "workload.context: gpt2_small reads 1 to 1024 tokens"),
+        ("gpt2", "dataset=cifar10", "gpt2_small trains on 'auto', 'wikitext2' or 'bible', not 'cifar10'"),
+        ("resnet50", "dataset=bible", "resnet50 trains on 'auto', 'cifar10', 'cifar100' or 'fashion_mnist'"),
+        ("gpt2", "optimizer.momentum=0.9", "workload.optimizer.momentum: adamw keeps its own moments"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(name: str, override: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        load(name, overrides=[f"workload.{override}"])
+
+
 @pytest.mark.parametrize("pacing", ["share", "none", "{fixed: 300mbit}"])
 def test_resolved_scenario_comes_back_from_json(pacing: str) -> None:
     resolved = load("periodic-straggler", overrides=[f"transports.dblp.pacing={pacing}", "topology.link.latency=1.5ms"])
@@ -161,6 +197,53 @@ def test_what_two_events_may_do_at_once() -> None:
 def test_spells_begin_with_an_iteration_or_by_the_clock() -> None:
     plan = scenario_of(EVENTS[9], EVENTS[11])
     assert plan.spells() == [Spell(1, 7, None, 2.0), Spell(1, 14, None, 2.0), Spell(0, None, 1.5, 0.25)]
+
+
+def test_every_may_be_a_time() -> None:
+    first = {"at": {"every": "5s"}, "duration": "500ms", "selector": ["w1"]}
+    plan = scenario(first, {"at": {"every": "8s", "start": "0s"}, "duration": "1s", "selector": ["w2"]})
+    assert plan.spells() == [Spell(1, None, 0.0, 1.0, 8.0), Spell(0, None, 5.0, 0.5, 5.0)]
+    assert plan.timeline() == []
+    assert Scenario.from_resolved(json.loads(json.dumps(plan.model_dump(mode="json")))) == plan
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ({"at": {"every": "5s"}}, r"duration: an event at a time lasts a time"),
+        ({"at": {"every": "5s"}, "duration": "6s"}, r"duration: a burst of 6s every 5s overlaps the next one"),
+        ({"at": {"every": "5s", "start": 3}, "duration": "1s"}, r"start: 3 does not go with every 5s; write a time"),
+        ({"at": {"every": 5, "start": "3s"}}, r"start: 3s does not go with every 5; write a number of iterations"),
+        ({"at": {"every": 0}}, r"every: 0 should be above 0"),
+        ({"at": {"every": "0s"}, "duration": "1s"}, r"every: 0s should be above 0"),
+        ({"at": {"every": 2.5}}, r"2.5 is neither a number of iterations, such as 93, nor a time, such as '5s'"),
+    ],
+)
+def test_periods_that_make_no_sense(event: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        scenario(event)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meeting"),
+    [
+        ({"every": "5s"}, {"time": "15.2s"}, 15.2),
+        ({"every": "5s"}, {"time": "15.5s"}, None),
+        ({"every": "5s"}, {"time": "14.6s"}, 15),
+        ({"time": "15.2s"}, {"every": "5s"}, 15.2),
+        ({"every": "5s"}, {"every": "5s", "start": "2s"}, None),
+        ({"every": "5s"}, {"every": "7s", "start": "1s"}, 15),     # of 7 n + 1: 1, 8, 15
+        ({"every": "4s"}, {"every": "6s", "start": "1s"}, None),
+        ({"every": "5s"}, {"time": "1s"}, None),
+    ],
+)
+def test_bursts_by_the_clock_that_meet(one: dict[str, Any], other: dict[str, Any], meeting: float | None) -> None:
+    events = [{"at": at, "duration": "500ms"} for at in (one, other)]
+    if meeting is None:
+        scenario(*events)
+        return
+    with pytest.raises(ValidationError, match=rf"overlaps events.0 on the link of w1 to_server at {meeting:g} s"):
+        scenario(*events)
 
 
 def test_an_event_on_the_servers_link_touches_the_gradients_of_all_workers() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.errors import RemoteProtocolError
+from protocol.config import Polling
+from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.sender import Sender
 from protocol.wire import Bitmap, Probe, Progress, Stop, pack_bits
 
@@ -29,7 +30,7 @@ def send_pass(sender: Sender, limit: int = 4) -> list[int]:
         chosen = np.arange(sender.chunks)[sender.peek(limit)]
         assert 0 < len(chosen) <= limit
         sent += chosen.tolist()
-        sender.advance(len(chosen))
+        sender.advance(len(chosen), 0.0)
     return sent
 
 
@@ -53,20 +54,20 @@ def test_a_pass_sends_all_then_probes_then_only_what_is_missing() -> None:
 def test_contiguous_chunks_come_as_a_slice() -> None:
     sender = started()
     assert sender.peek(4) == slice(0, 4)
-    sender.advance(4)
+    sender.advance(4, 0.0)
     assert sender.peek(100) == slice(4, 10)
 
 
 def test_a_partial_send_repeats_nothing() -> None:
     sender = started(5)
     sender.peek(4)
-    sender.advance(2)      # the socket took two of the four
+    sender.advance(2, 0.0)      # the socket took two of the four
     assert sender.peek(4) == slice(2, 5)
 
 
 def test_early_stop_ends_a_pass_at_once_and_reports_what_was_delivered() -> None:
     sender = started()
-    sender.advance(7)
+    sender.advance(7, 0.0)
     sender.handle(Stop(5, 0, 0, bits(10, 7, 8, 9)), 1.0)
     assert (sender.active, sender.sending, sender.early_stop) == (False, False, True)
     assert sender.outbox == []
@@ -107,7 +108,7 @@ def test_an_idle_sender_hears_nothing() -> None:
 
 def test_a_bitmap_before_its_probe_is_dropped() -> None:
     sender = started()
-    sender.advance(4)
+    sender.advance(4, 0.0)
     assert sender.handle(Bitmap(5, 1, bits(10, 0)), 1.0) is None
     assert sender.peek(4) == slice(4, 8)
 
@@ -133,13 +134,13 @@ def test_a_receiver_that_has_all_but_does_not_stop_is_asked_again() -> None:
 
 def test_progress_counts_only_what_the_receiver_has_seen() -> None:
     sender = started(100)
-    sender.advance(80)
+    sender.advance(80, 0.0)
     # Chunk 49 is the last that arrived; the 30 after it are on their way, not lost.
     assert sender.handle(Progress(5, 1, 40, 49), 1.0) == (50, 40)
     send_pass(sender)
     missing = range(0, 100, 2)
     assert sender.handle(Bitmap(5, 1, bits(100, *missing)), 2.0) == (100, 50)
-    sender.advance(30)
+    sender.advance(30, 0.0)
     # Pass 2: chunk 38 is the 20th of the queue; 50 were here before.
     assert sender.handle(Progress(5, 2, 65, 38), 3.0) == (20, 15)
     # A straggler of pass 1 beyond what pass 2 has sent tells nothing of pass 2.
@@ -150,7 +151,7 @@ def test_stalled_means_no_newly_delivered_chunk() -> None:
     sender = started()
     assert not sender.is_stalled(60.0, 60.0)
     assert sender.is_stalled(60.1, 60.0)
-    sender.advance(4)
+    sender.advance(4, 0.0)
     sender.handle(Progress(5, 1, 2, 3), 50.0)
     sender.handle(Progress(5, 1, 2, 3), 100.0)      # nothing new
     assert not sender.is_stalled(110.0, 60.0)
@@ -169,3 +170,65 @@ def test_a_new_round_starts_afresh() -> None:
     assert sender.peek(100) == slice(0, 10)
     sender.handle(Stop(2**32 - 1, 0, 0, bits(10)), 4.0)
     assert sender.active
+
+
+# --- polling ---
+
+
+def walk(sender: Sender, now: float, step: float) -> tuple[list[tuple[float, list[int]]], float]:
+    """Send until the pass ends, in steps of time: when which chunks went, and when the PROBE did."""
+    sent = []
+    while (wait := sender.wait(now)) is not None:
+        if wait:
+            now += min(wait, step)
+            continue
+        chosen = np.arange(sender.chunks)[sender.peek(3)].tolist()
+        sent.append((now, chosen))
+        sender.advance(len(chosen), now)
+    return sent, now
+
+
+def polled(chunks: int, every: int = 4, wait: float = 0.5) -> Sender:
+    sender = Sender(chunks, Polling(every, wait))
+    sender.start(5, 0.0)
+    return sender
+
+
+@pytest.mark.parametrize("step", [0.125, 1.0])
+def test_a_polling_sender_waits_after_each_stretch_of_every_pass(step: float) -> None:
+    sender = polled(10)
+    assert walk(sender, 0.0, step) == ([(0.0, [0, 1, 2]), (0.0, [3]), (0.5, [4, 5, 6]), (0.5, [7]), (1.0, [8, 9])], 1.5)
+    assert sender.outbox == [Probe(5, 1)]
+    # Stretches with nothing to send are walked, too.
+    sender.handle(Bitmap(5, 1, bits(10, 9)), 2.0)
+    assert walk(sender, 2.0, step) == ([(3.0, [9])], 3.5)
+    sender.handle(Bitmap(5, 2, bits(10, 0, 5)), 4.0)
+    assert walk(sender, 4.0, step) == ([(4.0, [0]), (4.5, [5])], 5.5)
+    sender.handle(Bitmap(5, 3, bits(10)), 6.0)      # all is there, but not its tolerance
+    assert walk(sender, 6.0, step) == ([], 7.5)
+    assert sender.outbox == [Probe(5, pass_) for pass_ in (1, 2, 3, 4)]
+
+
+def test_a_stop_ends_a_poll() -> None:
+    sender = polled(10)
+    sender.advance(3, 0.0)
+    sender.advance(1, 0.0)
+    assert sender.wait(0.2) == pytest.approx(0.3)
+    sender.handle(Stop(5, 0, 0, bits(10, *range(4, 10))), 0.2)
+    assert sender.wait(0.2) is None
+    assert (sender.early_stop, sender.outbox) == (True, [])
+
+
+def test_a_pass_of_an_eleven_thousand_chunk_model_costs_what_its_polls_do() -> None:
+    sender = polled(11_046, every=100, wait=2**-10)
+    for pass_ in range(1, 4):
+        begin = 10.0 * pass_
+        if pass_ > 1:
+            sender.handle(Bitmap(5, pass_ - 1, bits(11_046, 7000)), begin)
+        assert walk(sender, begin, 1.0)[1] - begin == 111 * 2**-10
+
+
+@pytest.mark.parametrize("wrong", [(0, 0.001), (100, -1.0)])
+def test_polling_that_makes_no_sense_is_refused(wrong: tuple[int, float]) -> None:
+    with pytest.raises(LocalProtocolError, match="polling every"):
+        Polling(*wrong)

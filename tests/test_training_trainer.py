@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from testbed.training.trainer import Trainer
 pytest.importorskip("sklearn")
 
 
+DIGITS = data.resolve(["digits"])
 OPTIMIZER = {"lr": 0.1, "momentum": 0.9}
 
 
@@ -23,7 +26,7 @@ def workload(**changes: object) -> Workload:
 
 def trainers(workers: int = 3, seed: int = 1, **changes: object) -> list[Trainer]:
     return [
-        Trainer(workload(**changes), rank=rank, workers=workers, seed=seed, dataset="digits") for rank in range(workers)
+        Trainer(workload(**changes), rank=rank, workers=workers, seed=seed, dataset=DIGITS) for rank in range(workers)
     ]
 
 
@@ -68,7 +71,7 @@ def test_the_flat_gradient_is_the_models_in_the_order_of_tensors() -> None:
     trainer.compute(0)
     reference = models.build("digits_cnn", classes=10, seed=1)
     train = data.load("digits", "train")
-    images, labels = data.Shard("digits", train, rank=0, workers=1, batch_size=16, seed=1).batch(0)
+    images, labels = data.Shard(train, rank=0, workers=1, batch_size=16, seed=1).batch(0)
     torch.nn.functional.cross_entropy(reference(images), labels).backward()
     expected = np.concatenate([flat_in_memory(parameter.grad) for parameter in reference.parameters()])
     np.testing.assert_allclose(trainer.gradient, expected, rtol=1e-4, atol=1e-6)
@@ -117,6 +120,51 @@ def test_the_workers_share_the_test_images_and_evaluation_changes_nothing() -> N
     for metric, value in alone.evaluate().items():
         assert np.mean([result[metric] for result in results]) == pytest.approx(value)
     assert np.array_equal(before, replicas[0].parameters_vector())
+
+
+def text_trainer(program: Path, **changes: object) -> Trainer:
+    """A tiny GPT on a text that repeats ten bytes."""
+    program.write_text("#!/bin/sh\ni=0; while [ $i -lt 500 ]; do printf 0123456789; i=$((i+1)); done\n")
+    program.chmod(0o755)
+    fields = {"model": "gpt_tiny", "context": 16, "batch_size": 4, "optimizer": {"name": "adamw", "lr": 0.003}}
+    return Trainer(workload(**fields | changes), rank=0, workers=1, seed=1, dataset=data.resolve(["bible"]))
+
+
+def test_a_language_model_learns_and_is_judged_by_its_perplexity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    trainer = text_trainer(tmp_path / "bible")
+    start = trainer.evaluate()
+    for iteration in range(30):
+        trainer.compute(iteration)
+        trainer.apply(trainer.gradient.copy())
+    end = trainer.evaluate()
+    assert start["perplexity"] == pytest.approx(256, rel=0.2)
+    assert end["perplexity"] == pytest.approx(np.exp(end["loss"]))
+    assert end["perplexity"] < 15
+    assert set(end) == {"perplexity", "loss"}
+
+
+def test_images_are_scaled_to_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    cnn = models.MODELS["digits_cnn"]
+    monkeypatch.setitem(models.MODELS, "digits_cnn", cnn._replace(make=lambda classes: Spy(cnn.make(classes), seen)))
+    (trainer,) = trainers(workers=1, image_size=20)
+    trainer.compute(0)
+    assert seen == [(16, 3, 20, 20)]
+
+
+class Spy(torch.nn.Sequential):
+    """Notes the shapes of what a model reads."""
+
+    def __init__(self, model: torch.nn.Module, seen: list[tuple[int, ...]]) -> None:
+        super().__init__(model)
+        self.seen = seen
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.seen.append(tuple(images.shape))
+        return super().forward(images)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -22,6 +22,7 @@ from protocol import (
     LocalProtocolError,
     PeerLostError,
     PhaseAware,
+    Polling,
     Reliable,
     RemoteProtocolError,
     Server,
@@ -59,6 +60,7 @@ def mask(gradient: np.ndarray, delivered: np.ndarray) -> np.ndarray:
         {"pacing": "none"},
         {"pacing": "fixed", "fixed_rate": 5e8},
         {"link_rate": 1e9},
+        {"polling": Polling(every=10, wait=0.001)},
         {"mtu": 576},
         {"mtu": 9000},
         {"mtu": 65535},
@@ -118,6 +120,15 @@ def announced(address: tuple[str, int], rank: int) -> float:
     """Frames/s that a worker with no configured rates is granted."""
     with Worker(address, rank, 100, CONFIG) as worker:
         return worker._channel.pacer.rate
+
+
+def test_polls_cost_real_time_on_both_sides() -> None:
+    config = replace(CONFIG, polling=Polling(every=10, wait=0.01))
+    seen, steps = run_job(gradients(2, 1, 100 * CHUNK_VALUES), Server(HERE, 2, config), config)
+    for stats in (seen[0].rounds[0], seen[1].rounds[0], *steps[0].broadcasts):
+        # STOP may come while the last of the ten polls is under way.
+        assert stats.passes * 0.09 <= stats.latency_s
+        assert stats.frames_sent == stats.frames_delivered == 100
 
 
 def test_a_share_for_each_worker_or_none() -> None:

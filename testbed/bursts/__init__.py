@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scenarios import Scenario
+from scenarios import Scenario, Topology
 from scenarios.events import LinkImpairment, LossEvent, PartitionEvent
 from testbed.bursts import actions
 from testbed.errors import UserError
 from testbed.switches import ovs_datapath
-from testbed.topology import SERVER, switch_interface
+from testbed.topology import sending_end, upper_end
 
 Direction = Literal["to_server", "to_worker"]
 Traffic = Literal["udp", "all"]
@@ -34,29 +34,34 @@ class InjectorError(UserError):
 
 @dataclass(frozen=True)
 class LinkEnd:
-    """One direction of one host's link, at the switch.
+    """One direction of a link, at a switch.
 
     Attributes:
-        host: 'w1', or 'srv'.
+        host: 'w1', or 'srv'; of a link between switches its name, 'leaf1-spine1'.
         direction: 'to_server' or 'to_worker', which way the datagrams go that are hit.
         interface: the switch port, 's1-w1'.
         protocol: 'udp' hits datagrams to the transport's data ports only, 'all' every IPv4 packet. A partition of
             all protocols takes every frame in either case.
+        hook: whether the port receives these datagrams, or sends them.
     """
 
     host: str
     direction: Direction
     interface: str
     protocol: Traffic
+    hook: Literal["ingress", "egress"]
 
     @property
     def key(self) -> LinkKey:
         return self.host, self.direction
 
-    @property
-    def hook(self) -> Literal["ingress", "egress"]:
-        """Whether the port receives these datagrams, or sends them."""
-        return "ingress" if (self.direction == "to_server") == (self.host != SERVER) else "egress"
+
+def link_end(link: str, direction: Direction, protocol: Traffic, topology: Topology) -> LinkEnd:
+    """Where to meet the datagrams of a link: at the port of the switch that sends them, or else receives them."""
+    node, interface = sending_end(link, direction, topology)
+    if node in topology.switches:
+        return LinkEnd(link, direction, interface, protocol, "egress")
+    return LinkEnd(link, direction, upper_end(link, topology)[1], protocol, "ingress")
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ def link_ends(scenario: Scenario) -> list[LinkEnd]:
             own = None if is_complete_cut(event) and name == "protocol" else getattr(event, name, None)
             for host, direction in event.links(topology):
                 if default:
-                    end = LinkEnd(host, direction, switch_interface(host, topology.switch_of(host)), own or default)
+                    end = link_end(host, direction, own or default, topology)
                     if own is not None or end.key not in ends:
                         ends[end.key] = end
                 if own is None:
@@ -163,10 +168,11 @@ def check_switch(scenario: Scenario) -> None:
     if scenario.topology.switch != "ovs" or ovs_datapath() == "system":
         return
     for index, event in enumerate(scenario.events):
-        if any(direction == "to_server" for _, direction in event.links(scenario.topology)):
+        links = event.links(scenario.topology) if actions.is_impairment(event) else ()
+        if any(link_end(*link, "all", scenario.topology).hook == "ingress" for link in links):
             raise InjectorError(
-                f"events.{index}: without kernel option CONFIG_OPENVSWITCH, Open vSwitch takes frames to the server "
-                "from the port before a loss can be injected; use `switch: bridge`"
+                f"events.{index}: without kernel option CONFIG_OPENVSWITCH, Open vSwitch takes what hosts send from "
+                "the port before a loss can be injected; use `switch: bridge`"
             )
 
 

@@ -94,13 +94,13 @@ class Director:
     def killed_by(self, host: str) -> int | None:
         """The event that has killed the host's process, if one has."""
         kills = (index for index in sorted(self._begun) if self._events[index].action == "kill")
-        return next((index for index in kills if host in self._events[index].hosts(self._topology)), None)
+        return next((index for index in kills if host in self._events[index].selected(self._topology)), None)
 
     def facts(self, index: int) -> dict[str, Any]:
         """What an event's line in the log says beyond its time."""
         event = self._events[index]
         links = event.links(self._topology)
-        where = {} if links else {"hosts": list(event.hosts(self._topology))}
+        where = {} if links else {"hosts": list(event.selected(self._topology))}
         own = self._actions[index].facts() if index in self._actions else {}
         model = {"model": event.model} if event.action == "loss" else {}
         return {

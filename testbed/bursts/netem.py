@@ -21,7 +21,6 @@ from scenarios.events import LinkImpairment, PartitionEvent
 from testbed.bursts import IPPROTO_UDP, Counters, Injector, InjectorError, LinkEnd, LinkKey, actions, is_complete_cut
 from testbed.shaping import qdisc_problem
 
-SUFFIX = {"to_server": "up", "to_worker": "down"}
 # Packets leave netem as they enter; a limit that is never met, for netem counts what exceeds it as lost.
 NETEM_LIMIT = 1_000_000
 HIT, REST = "1:1", "1:2"  # bands of the prio
@@ -42,8 +41,8 @@ def _match(protocol: str) -> list[str]:
 
 
 def device(end: LinkEnd) -> str:
-    """Name of the ifb of a link's direction, at most 15 characters."""
-    return f"loss-{end.host}-{SUFFIX[end.direction]}"
+    """Name of the ifb of a port's hook, at most 15 characters: `s1-w1i` for what the port receives."""
+    return end.interface + end.hook[0]
 
 
 def commands(end: LinkEnd) -> list[list[str]]:
@@ -132,7 +131,7 @@ def netem_problem() -> str | None:
     problem = qdisc_problem("netem") or qdisc_problem("clsact")
     if problem:
         return problem
-    trial = commands(LinkEnd("try", "to_server", "lo", "udp"))
+    trial = commands(LinkEnd("try", "to_server", "lo", "udp", "ingress"))
     script = "\n".join(["set -e", "tc qdisc add dev lo clsact", *(" ".join(words) for words in trial)])
     attempt = subprocess.run(["unshare", "-n", "sh", "-c", script], capture_output=True, text=True)
     if attempt.returncode == 0:

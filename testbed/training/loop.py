@@ -21,6 +21,7 @@ from testbed.bursts.gate import GateClient, GateError, gate_iterations
 from testbed.bursts.local import LocalLinks
 from testbed.results import NODES, NodeLog, RunFolder
 from testbed.topology import SERVER, worker_names
+from testbed.training.data import DatasetInfo
 from testbed.transport import SECRET_VARIABLE, tolerance_schedule, transport_config
 
 GATE_SOCKET = "gate.sock"  # relative to the run's folder: the path of a Unix socket has 108 bytes at most
@@ -103,9 +104,8 @@ def train(node: Node, server: tuple[str, int]) -> None:
     scenario, run, rank = node.scenario, node.run, worker_names(node.scenario.topology.workers).index(node.name)
     workload = scenario.workload
     node.gate.report(stage="loading the model and the data")
-    trainer = Trainer(
-        workload, rank=rank, workers=scenario.topology.workers, seed=run["seed"], dataset=run["dataset"]["name"]
-    )
+    dataset = DatasetInfo(**run["dataset"])
+    trainer = Trainer(workload, rank=rank, workers=scenario.topology.workers, seed=run["seed"], dataset=dataset)
     average = np.zeros(trainer.size, np.float32)
     tensors = [Tensor(name, shape, dtype) for name, shape, dtype in trainer.tensors]
     impairment = node.impairment(node.name, "to_worker")

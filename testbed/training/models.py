@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import nn
+
+from testbed.training.gpt import gpt2_small, gpt_tiny
+from testbed.training.resnet import resnet20
 
 
 def efficientnet_b0(classes: int) -> nn.Module:
@@ -28,6 +34,30 @@ def efficientnet_b0(classes: int) -> nn.Module:
     return model
 
 
+def resnet50(classes: int) -> nn.Module:
+    """torchvision's ResNet50 from random weights; 23,712,932 parameters for 100 classes."""
+    import torchvision
+
+    return torchvision.models.resnet50(num_classes=classes)
+
+
+def alexnet(classes: int) -> nn.Module:
+    """torchvision's AlexNet from random weights; 57,413,540 parameters for 100 classes.
+
+    Images have at least 63x63 pixels. Dropout is 0, for the reason it is in :func:`efficientnet_b0`.
+    """
+    import torchvision
+
+    return torchvision.models.alexnet(num_classes=classes, dropout=0.0)
+
+
+def densenet169(classes: int) -> nn.Module:
+    """torchvision's DenseNet169 from random weights; 12,501,130 parameters for 10 classes."""
+    import torchvision
+
+    return torchvision.models.densenet169(num_classes=classes)
+
+
 def digits_cnn(classes: int) -> nn.Module:
     """A two-layer CNN of 12,298 parameters (10 classes) that learns 8x8 digits in seconds on a CPU."""
     return nn.Sequential(
@@ -42,17 +72,43 @@ def digits_cnn(classes: int) -> nn.Module:
     )
 
 
-MODELS = {"efficientnet_b0": efficientnet_b0, "digits_cnn": digits_cnn}
+class Entry(NamedTuple):
+    """How a model is made, and for how many outputs at least.
+
+    `outputs` are the classes, or tokens, of the data set that the paper trains the model on. A data set that has fewer
+    and stands in leaves the last ones unused: the gradient keeps its size.
+    """
+
+    make: Callable[[int], nn.Module]
+    outputs: int
+
+
+MODELS = {
+    "efficientnet_b0": Entry(efficientnet_b0, 10),
+    "resnet50": Entry(resnet50, 100),
+    "alexnet": Entry(alexnet, 100),
+    "densenet169": Entry(densenet169, 10),
+    "gpt2_small": Entry(gpt2_small, 50_257),
+    "resnet20": Entry(resnet20, 10),
+    "gpt_tiny": Entry(gpt_tiny, 256),
+    "digits_cnn": Entry(digits_cnn, 10),
+}
 
 
 def build(name: str, classes: int, seed: int) -> nn.Module:
     """Build a model whose weights depend on `seed` alone; the global random state stays as it was.
+
+    Args:
+        name: a key of `MODELS`.
+        classes: labels, or size of the vocabulary, of the data set.
+        seed: of the run.
 
     Raises:
         ValueError: no model of that name.
     """
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; choose one of {', '.join(MODELS)}")
+    model = MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](classes)
+        return model.make(max(classes, model.outputs))

@@ -14,9 +14,10 @@ from torch.nn import functional
 from testbed.training import data, models
 
 if TYPE_CHECKING:
-    from scenarios import Workload
+    from scenarios import Optimizer, Workload
 
-EVAL_BATCH = 250
+EVAL_BATCH = 250  # images
+EVAL_TOKENS = 512  # at a time, in sequences: each of GPT-2's has 50,257 logits
 
 
 class Trainer:
@@ -34,7 +35,7 @@ class Trainer:
         rank: this worker, from 0.
         workers: how many share the training set.
         seed: of the run. Replicas of one seed start from the same weights and draw different data.
-        dataset: a resolved data set, or its name (not `auto`: resolve it once for all workers).
+        dataset: the data set, resolved once for all workers.
         data_root: folder of downloaded data; None is `data.default_root()`.
 
     Attributes:
@@ -55,39 +56,29 @@ class Trainer:
         rank: int,
         workers: int,
         seed: int,
-        dataset: data.DatasetInfo | str,
+        dataset: data.DatasetInfo,
         data_root: Path | None = None,
     ) -> None:
         self._workload = workload
-        self._dataset = dataset if isinstance(dataset, str) else dataset.name
         self.device = _device(workload.device)
         if self.device == "cpu":
             torch.set_num_threads(1)  # the workers of a testbed share the machine's cores
-        train = data.load(self._dataset, "train", data_root)
-        classes = int(train.labels.max()) + 1
-        self._shard = data.Shard(
-            self._dataset, train, rank=rank, workers=workers, batch_size=workload.batch_size, seed=seed
-        )
-        self._test = _test_images(self._dataset, workload.eval_samples, data_root).select(np.s_[rank::workers])
-        self._model = models.build(workload.model, classes, seed).to(self.device)
+        train = data.load(dataset.name, "train", data_root, workload.context)
+        self._shard = data.Shard(train, rank=rank, workers=workers, batch_size=workload.batch_size, seed=seed)
+        test = data.load(dataset.name, "test", data_root, workload.context)
+        self._test = _some(test, workload.eval_samples).select(np.s_[rank::workers])
+        self._model = models.build(workload.model, dataset.classes, seed).to(self.device)
         self.tensors = [
             (name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
             for name, parameter in self._model.named_parameters()
         ]
         self._flat = _flatten(self._model)
         self.size = self._flat.numel()
+        self._eval_batch = max(1, EVAL_TOKENS // workload.context) if workload.context else EVAL_BATCH
         on_gpu = self.device == "cuda"
         self._host = torch.zeros(self.size, pin_memory=True) if on_gpu else self._flat.grad
         self.gradient: np.ndarray = self._host.numpy()
-        optimizer = workload.optimizer
-        self._optimizer = torch.optim.SGD(
-            [self._flat],
-            lr=optimizer.lr,
-            momentum=optimizer.momentum,
-            weight_decay=optimizer.weight_decay,
-            nesterov=optimizer.nesterov,
-            fused=True,
-        )
+        self._optimizer = _optimizer(workload.optimizer, self._flat)
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._lr_factor)
 
     def compute(self, iteration: int) -> float:
@@ -95,10 +86,10 @@ class Trainer:
 
         Returns the mean cross-entropy of the batch, in nats.
         """
-        images, labels = self._shard.batch(iteration)
+        inputs, targets = self._shard.batch(iteration)
         self._model.train()
         self._flat.grad.zero_()  # in place: the parameters' .grad stay views of the flat one
-        loss = functional.cross_entropy(self._model(self._to_device(images)), labels.to(self.device))
+        loss = _cross_entropy(self._model(self._to_device(inputs)), targets.to(self.device))
         loss.backward()
         if self._host is not self._flat.grad:
             self._host.copy_(self._flat.grad)
@@ -114,27 +105,36 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Accuracy (0 to 1) and mean cross-entropy of this replica on this worker's part of the test images.
+        """How well this replica does on this worker's part of the test samples.
 
-        The mean over the workers is the job's accuracy: each image is judged by one replica, so that no worker waits
-        for another.
+        `loss` is the mean cross-entropy; beside it stands `accuracy` (0 to 1) of a classifier, or `perplexity`, the
+        exponential of the loss, of a language model. The mean over the workers is the job's: each sample is judged by
+        one replica, so that no worker waits for another.
         """
         self._model.eval()
-        correct, loss = 0, 0.0
-        for start in range(0, len(self._test), EVAL_BATCH):
-            part = self._test.select(np.s_[start : start + EVAL_BATCH])
-            logits = self._model(self._to_device(data.normalise(self._dataset, part.pixels))).cpu()
-            labels = torch.from_numpy(part.labels)
-            correct += int((logits.argmax(1) == labels).sum())
-            loss += functional.cross_entropy(logits, labels, reduction="sum").item()
-        return {"accuracy": correct / len(self._test), "loss": loss / len(self._test)}
+        correct, total, count = 0, 0.0, 0
+        for start in range(0, len(self._test), self._eval_batch):
+            inputs, targets = self._test.select(np.s_[start : start + self._eval_batch]).tensors()
+            logits = self._model(self._to_device(inputs)).cpu()
+            correct += int((logits.argmax(-1) == targets).sum())
+            total += _cross_entropy(logits, targets, reduction="sum").item()
+            count += targets.numel()
+        loss = total / count
+        if self._workload.context:
+            return {"perplexity": math.exp(loss), "loss": loss}
+        return {"accuracy": correct / count, "loss": loss}
 
     def parameters_vector(self) -> np.ndarray:
         """A copy of all parameters, (size,) float32 in flat order; without buffers (batch statistics)."""
         return self._flat.detach().cpu().numpy().copy()
 
-    def _to_device(self, images: torch.Tensor) -> torch.Tensor:
-        return images.to(self.device, memory_format=torch.channels_last)
+    def _to_device(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.ndim < 4:  # tokens
+            return inputs.to(self.device)
+        images = inputs.to(self.device, memory_format=torch.channels_last)
+        if (size := self._workload.image_size) is None:
+            return images
+        return functional.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
 
     def _lr_factor(self, step: int) -> float:
         """Linear warm-up over the first iterations, then constant or half a cosine down to 0."""
@@ -156,12 +156,29 @@ def _device(asked: str) -> str:
     return asked
 
 
-def _test_images(dataset: str, count: int, root: Path | None) -> data.Images:
-    """The same `count` random test images in every run (0: all of them)."""
-    images = data.load(dataset, "test", root)
-    if count == 0 or count >= len(images):
-        return images
-    return images.select(np.random.default_rng(0).permutation(len(images))[:count])
+def _optimizer(settings: Optimizer, flat: nn.Parameter) -> torch.optim.Optimizer:
+    if settings.name == "adamw":
+        return torch.optim.AdamW([flat], lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+    return torch.optim.SGD(
+        [flat],
+        lr=settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
+        fused=True,
+    )
+
+
+def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """Over images, logits (N, classes), or over all tokens of sequences, logits (N, T, vocabulary)."""
+    return functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)
+
+
+def _some(samples: data.Samples, count: int) -> data.Samples:
+    """The same `count` random samples in every run (0: all of them)."""
+    if count == 0 or count >= len(samples):
+        return samples
+    return samples.select(np.random.default_rng(0).permutation(len(samples))[:count])
 
 
 def _flatten(model: nn.Module) -> nn.Parameter:

@@ -10,7 +10,7 @@ class Action(actions.Action):
     """Kills the hosts' processes once."""
 
     def start(self) -> None:
-        for host in self.event.hosts(self.stage.scenario.topology):
+        for host in self.event.selected(self.stage.scenario.topology):
             process = self.stage.process(host)
             if process is not None:
                 process.kill()

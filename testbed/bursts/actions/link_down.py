@@ -5,7 +5,7 @@ from __future__ import annotations
 from scenarios.events import LinkDownEvent
 from testbed import shaping
 from testbed.bursts import actions
-from testbed.topology import switch_interface
+from testbed.topology import upper_end
 
 
 class Action(actions.Action):
@@ -19,9 +19,9 @@ class Action(actions.Action):
 
     def _set(self, state: str) -> None:
         topology = self.stage.scenario.topology
-        for host in self.event.hosts(topology):
-            switch = topology.switch_of(host)
-            shaping.set_link(self.stage.network[switch], switch_interface(host, switch), state)
+        for link in self.event.selected(topology):
+            switch, port = upper_end(link, topology)
+            shaping.set_link(self.stage.network[switch], port, state)
 
 
 def local_problem(event: LinkDownEvent) -> str | None:

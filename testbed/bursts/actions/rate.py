@@ -12,16 +12,17 @@ class Action(actions.Action):
     """Changes the classes of both directions' sending ends."""
 
     def start(self) -> None:
-        self._set(self.event.rate)
+        self._set({"rate": self.event.rate})
 
     def stop(self) -> None:
-        self._set(self.stage.scenario.topology.link.rate)
+        self._set({})
 
-    def _set(self, rate: int) -> None:
-        link = self.stage.scenario.topology.link.model_copy(update={"rate": rate})
-        for host, direction in self.event.links(self.stage.scenario.topology):
-            node, interface = sending_end(host, direction, self.stage.scenario.topology)
-            shaping.change_rate(self.stage.network[node], interface, link)
+    def _set(self, changes: dict[str, int]) -> None:
+        topology = self.stage.scenario.topology
+        for link, direction in self.event.links(topology):
+            node, interface = sending_end(link, direction, topology)
+            shape = topology.cable(link).link.model_copy(update=changes)
+            shaping.change_rate(self.stage.network[node], interface, shape)
 
 
 def local_problem(event: RateEvent) -> str | None:

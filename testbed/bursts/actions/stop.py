@@ -18,7 +18,7 @@ class Action(actions.Action):
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        for host in self.event.hosts(self.stage.scenario.topology):
+        for host in self.event.selected(self.stage.scenario.topology):
             process = self.stage.process(host)
             if process is not None:
                 process.send_signal(number)

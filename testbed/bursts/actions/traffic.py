@@ -84,7 +84,7 @@ class Action(actions.Action):
         link, kind = scenario.topology.link, self.event.kind
         # A port for each event and target, so that none disturbs another.
         port = PORT + 100 * scenario.events.index(self.event)
-        for target in self.event.hosts(scenario.topology):
+        for target in self.event.selected(scenario.topology):
             sink = self._start(target, f"{kind}-sink", "--port", str(port))
             self._sinks.append(sink)
             if not sink.stdout.readline():

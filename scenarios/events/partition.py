@@ -1,0 +1,22 @@
+"""Action `partition`: its keys. What it does stands in `testbed/bursts/actions/partition.py`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from scenarios.events.common import LinkEvent
+
+
+class PartitionEvent(LinkEvent):
+    """Nothing passes, control messages over TCP included."""
+
+    action: Literal["partition"]
+    """What happens."""
+    direction: Literal["to_server", "to_worker", "both"] = "both"
+    """Which way is cut; `both` by default."""
+    protocol: Literal["udp", "all"] = "all"
+    """`all`: nothing passes; `udp`: the control messages still do."""
+
+    slots = ("partition",)
+    expected_loss = 1.0
+    endless = "no iteration ends while nothing passes"
