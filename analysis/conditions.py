@@ -112,7 +112,7 @@ def _against_baseline(results: Results, table: pd.DataFrame, scenario: str) -> I
 
 
 def _clr(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Row]:
-    runs = results.runs[(results.runs["scenario"] == scenario) & (results.runs["policy"] == "phase_aware")]
+    runs = results.runs[(results.runs["scenario"] == scenario) & results.runs["policy"].isin(metrics.CLR_POLICIES)]
     for name in dict.fromkeys(runs["transport"]):
         share = metrics.pick(table, scenario, name, "clr_share")
         if len(share):

@@ -60,6 +60,9 @@ MEASURES = {
 }
 """Every measure with its definition; measures ending in ``burst`` (and ``spike``) exist per burst."""
 
+CLR_POLICIES = ("phase_aware", "random")
+"""Policies of a tolerance that is low in a critical learning regime, or in what stands for one."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -85,7 +88,7 @@ def samples(results: Results) -> pd.DataFrame:
     """
     reduce = results.rounds[results.rounds["direction"] == "reduce"]
     frame = reduce.merge(results.runs[[*KEYS, "policy"]], on=KEYS)
-    frame["in_clr"] = frame["in_clr"].astype(bool) & (frame["policy"] == "phase_aware")
+    frame["in_clr"] = frame["in_clr"].astype(bool) & frame["policy"].isin(CLR_POLICIES)
     frame["burst"] = frame.groupby([*KEYS, "iteration"])["burst"].transform("any").astype(bool)
     frame["calm"] = ~frame["burst"] & ~frame["in_clr"]
     return frame
@@ -177,8 +180,8 @@ def _totals(
             in_bursts = iterations["iteration"].isin(inside)
             yield "communication_in_bursts", 0, iterations.loc[in_bursts, "communication_s"].mean()
     last = evals[evals["iteration"] == evals["iteration"].max()]
-    for metric, rows in last.groupby("metric"):
-        yield str(metric), 0, rows["value"].mean()
+    for metric, rows in last[last["metric"].isin(["accuracy", "perplexity"])].groupby("metric"):
+        yield metric, 0, rows["value"].mean()
     if len(last):
         yield "replica_drift", 0, last["replica_drift"].mean()
 
@@ -189,8 +192,7 @@ def _at_bursts(
     average = line["latency_s"].mean()
     for burst in bursts.itertuples():
         inside = line[line["iteration"].between(burst.start, burst.stop - 1)]
-        under = {worker for worker, direction in burst.channels if direction == "to_server"}
-        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & sample["worker"].isin(under)]
+        hit = under_burst(sample, burst)
         if not len(inside):
             continue
         latency = inside["latency_s"].mean()
@@ -201,6 +203,12 @@ def _at_bursts(
             yield "frames_at_burst", burst.burst, (hit["frames_sent"] / hit["frames_total"]).mean()
             yield "passes_at_burst", burst.burst, hit["passes"].mean()
             yield "tolerance_at_burst", burst.burst, hit["tolerance"].mean()
+
+
+def under_burst(sample: pd.DataFrame, burst: Any) -> pd.DataFrame:
+    """Those of ``samples`` whose gradients crossed a link of a burst, in its iterations."""
+    workers = {worker for worker, direction in burst.channels if direction == "to_server"}
+    return sample[sample["iteration"].between(burst.start, burst.stop - 1) & sample["worker"].isin(workers)]
 
 
 def pick(table: pd.DataFrame, scenario: str, transport: str | None, measure: str, burst: int = 0) -> pd.Series:

@@ -18,7 +18,6 @@ import pandas as pd
 from analysis import claims, metrics, theory
 from analysis.load import Results
 from protocol import TransportConfig
-from scenarios.events import SERVER
 
 AGREE = 0.1
 """Measured and predicted passes and frames may differ by this share, or by the luck of few samples."""
@@ -97,10 +96,7 @@ def predictions(results: Results) -> pd.DataFrame:
     for (scenario, transport), own in sample.groupby(["scenario", "transport"]):
         windows = results.bursts[(results.bursts["scenario"] == scenario)].drop_duplicates("burst")
         for burst in filter(is_plain_loss, windows.sort_values("burst").itertuples()):
-            hosts = {host for host, direction in burst.links if direction == "to_server"}
-            hit = own[own["iteration"].between(burst.start, burst.stop - 1)
-                      & (own["worker"].isin(hosts) | (SERVER in hosts))]
-            if len(hit):
+            if len(hit := metrics.under_burst(own, burst)):
                 where = f"burst {burst.burst}"
                 rows.append({"scenario": scenario, "where": where, "burst": burst.burst, "transport": transport,
                              **_compared(hit, burst.loss, "")})
@@ -144,7 +140,7 @@ def _point(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Poi
     run = next(run for key, run in results.metadata.items() if key[0] == scenario)
     once = send_time(run)
     windows = results.bursts[results.bursts["scenario"] == scenario].drop_duplicates("burst")
-    windows = [b for b in windows.itertuples() if is_plain_loss(b) and any(d == "to_server" for _, d in b.links)]
+    windows = [b for b in windows.itertuples() if is_plain_loss(b) and any(d == "to_server" for _, d in b.channels)]
     losses = {burst.loss for burst in windows}
     if len(who) < 2 or len(losses) != 1 or math.isnan(once):
         return

@@ -56,7 +56,8 @@ def differences(results: Results, names: Iterable[str]) -> list[str]:
         here, data = run["scenario"], run.get("dataset") or {}
         said = []
         for field, what in (("iterations", "iterations"), ("batch_size", "samples a worker and iteration"),
-                            ("eval_samples", "test samples")):
+                            ("image_size", "pixels an image"),
+                            ("context", "tokens a sequence"), ("eval_samples", "test samples")):
             value, theirs = here["workload"].get(field), getattr(paper.workload, field, None)
             if value is not None and value != theirs:
                 said.append(f"{value:,} {what} instead of {f'{theirs:,}' if theirs else 'all'}")

@@ -27,7 +27,7 @@ class CatalogueEntry(NamedTuple):
 
 
 def catalogue() -> list[CatalogueEntry]:
-    """The scenarios in `paper/` and `examples/`, sorted by name."""
+    """The scenarios in `paper/`, `studies/` and `examples/`, sorted by name."""
     return [
         CatalogueEntry(name, path, _read(path).data.get("description", "")) for name, path in _catalogue_paths().items()
     ]

@@ -20,6 +20,12 @@ def _below_all(share: float) -> float:
 LossBound = Annotated[Percentage, AfterValidator(_below_all), Field(examples=["0.8%"])]
 
 
+def _low_below_high(bounds: Any) -> Any:
+    if bounds.low > bounds.high:
+        raise located([(("low",), "should be at most 'high'")])
+    return bounds
+
+
 class FixedTolerance(Strict):
     """The same loss bound in every round: MLT, the paper's baseline."""
 
@@ -43,11 +49,24 @@ class PhaseAwareTolerance(Strict):
     frequency: Count
     """Iterations between two checks."""
 
-    @model_validator(mode="after")
-    def _low_below_high(self) -> Self:
-        if self.low > self.high:
-            raise located([(("low",), "should be at most 'high'")])
-        return self
+    _check = model_validator(mode="after")(_low_below_high)
+
+
+class RandomTolerance(Strict):
+    """The control of `phase_aware`: low and high loss bounds at times drawn by chance, with the seed of the run."""
+
+    policy: Literal["random"]
+    """Loss bound of each round."""
+    low: LossBound
+    """Bound at the start and where it was drawn."""
+    high: LossBound
+    """Bound elsewhere."""
+    probability: Annotated[Percentage, Field(examples=["10%"])]
+    """Chance of the low bound at each draw."""
+    frequency: Count
+    """Iterations between two draws."""
+
+    _check = model_validator(mode="after")(_low_below_high)
 
 
 class ReliableTolerance(Strict):
@@ -109,7 +128,9 @@ _PACING_SCHEMA = {
 class Transport(Strict):
     """One transport that the workload is trained over; each runs under the same events and seeds."""
 
-    tolerance: Annotated[FixedTolerance | PhaseAwareTolerance | ReliableTolerance, Field(discriminator="policy")]
+    tolerance: Annotated[
+        FixedTolerance | PhaseAwareTolerance | RandomTolerance | ReliableTolerance, Field(discriminator="policy")
+    ]
     """How much of a gradient may be missing."""
     pacing: Annotated[Pacing, WithJsonSchema(_PACING_SCHEMA)] = Field(default_factory=lambda: Pacing(mode="share"))
     """`share`: each sender aims at its share of the server's link; `none`: as fast as the host can, as in the
