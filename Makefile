@@ -7,17 +7,23 @@ PROFILE ?= laptop
 ENGINE  ?= auto
 OUT     ?= results/paper
 SCENARIOS := paper/efficientnet-microburst paper/efficientnet
+SENSITIVITY := studies/sensitivity-k studies/sensitivity-eta studies/sensitivity-frequency studies/sensitivity-order
+RUNS    ?= $(firstword $(wildcard $(OUT)) results/reference)
 
-.PHONY: help setup reproduce-paper report demo bench gallery test test-netem lint clean
+.PHONY: help setup reproduce-paper report claims regime-map sensitivity ablation demo bench gallery test test-netem lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make setup            tools (apt, as root) and a Python environment in $(VENV)'
-	@echo 'make reproduce-paper  the paper'"'"'s burst experiment, tables and figures: PROFILE=laptop|paper|smoke ENGINE=auto|mininet|local OUT=folder'
+	@echo 'make reproduce-paper  the paper'"'"'s burst experiment, tables and figures: PROFILE=laptop|paper|smoke ENGINE=auto|mininet|local OUT=folder RESUME=1'
 	@echo 'make report           tables and figures again, from the runs in OUT'
+	@echo 'make claims           each number of the paper with a verdict, from the runs in RUNS (default: OUT, else results/reference)'
+	@echo 'make regime-map       when a burst costs passes and when bytes: theory, with the runs in RUNS and the paper on it'
+	@echo 'make sensitivity      accuracy against bytes for k, eta, detection frequency and chunk order'
+	@echo 'make ablation         what each option of the transport does to accuracy at the same bytes'
 	@echo 'make demo             one small burst, ends with a picture of the send latency'
 	@echo 'make bench            send latency on idle links against its floor (root)'
-	@echo 'make gallery          a run and a picture of each kind of burst, for docs/bursts.md (root; some need netem)'
+	@echo 'make gallery          a run and a picture of each kind of burst, for docs/bursts.md (root; boots a kernel with netem for some)'
 	@echo 'make test             all tests'
 	@echo 'make test-netem       the tests that need netem; boots a kernel that has it where this one has not (root, apt)'
 	@echo 'make lint             ruff'
@@ -29,13 +35,30 @@ $(READY): pyproject.toml testbed/install.sh
 	@PYTHON=$(PYTHON) testbed/install.sh $(VENV)
 	@touch $@
 
-# The report is drawn even when a run has failed: it names the failure, and so does the exit status.
+# $(call study,scenarios,folder): the report is drawn even when a run has failed: it names the failure, and so does the
+# exit status.
+define study
+	@$(DBLP) run $(1) --profile $(PROFILE) --engine $(ENGINE) --out $(2) $(if $(RESUME),--resume,--overwrite); status=$$?; \
+	[ $$status -gt 1 ] || $(DBLP) report $(2) || status=$$?; exit $$status
+endef
+
 reproduce-paper: $(READY)
-	@$(DBLP) run $(SCENARIOS) --profile $(PROFILE) --engine $(ENGINE) --out $(OUT) --overwrite; status=$$?; \
-	[ $$status -gt 1 ] || $(DBLP) report $(OUT) || status=$$?; exit $$status
+	$(call study,$(SCENARIOS),$(OUT))
+
+sensitivity: $(READY)
+	$(call study,$(SENSITIVITY),results/sensitivity)
+
+ablation: $(READY)
+	$(call study,studies/ablation,results/ablation)
 
 report: $(READY)
 	@$(DBLP) report $(OUT)
+
+claims: $(READY)
+	@$(DBLP) claims $(RUNS)
+
+regime-map: $(READY)
+	@$(VENV)/bin/python -m analysis.regime_map $(RUNS) --out $(RUNS)
 
 demo: $(READY)
 	@$(DBLP) run examples/demo --engine $(ENGINE) --out results/demo --overwrite
@@ -44,9 +67,11 @@ demo: $(READY)
 bench: $(READY)
 	@$(VENV)/bin/python -m testbed.bench
 
-# What this kernel cannot do is refused, and burst-kill fails, as it should: the pictures are of what there is.
+# What this kernel refuses (status 2) runs in a guest that has netem. burst-kill fails, as it should.
 gallery: $(READY)
-	@for path in scenarios/examples/burst-*.yaml; do $(DBLP) run $$path --engine mininet --out results/gallery --overwrite || true; done
+	@for path in scenarios/examples/burst-*.yaml; do \
+	  run="$(DBLP) run $$path --engine mininet --out results/gallery --overwrite"; $$run; \
+	  [ $$? -ne 2 ] || tests/netem/with-netem 1800 "$$run" || exit; done
 	@$(VENV)/bin/python -m analysis.gallery results/gallery --out docs/bursts
 
 test: $(READY)

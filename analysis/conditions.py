@@ -23,7 +23,7 @@ def conditions(results: Results, table: pd.DataFrame) -> pd.DataFrame:
     rows: list[Row] = []
     predicted = regimes.predictions(results)
     for scenario in tables.scenarios(results):
-        for part in (_injected(results, scenario), _queues(results, scenario),
+        for part in (_injected(results, scenario), _queues(results, scenario), _overflows(results, scenario),
                      _theory(predicted[predicted["scenario"] == scenario]), _against_baseline(results, table, scenario),
                      _clr(results, table, scenario), _missing(results, scenario)):
             rows += [{"Scenario": scenario} | row for row in part]
@@ -66,6 +66,27 @@ def _queues(results: Results, scenario: str) -> Iterator[Row]:
         most = f"; most at {worst.index[-1]}" if worst.iloc[-1] else ""
         yield _row(f"Queue drops, {transport}", "reported apart",
                    f"{inside:,} in bursts, {outside:,} outside{most}", "for information")
+
+
+def _overflows(results: Results, scenario: str) -> Iterator[Row]:
+    """The loss in cross traffic, which nobody injects: frames that did not arrive beside the drops of the queues."""
+    sample = metrics.samples(results)
+    for burst in filter(lambda burst: burst.action == "traffic", tables.bursts(results, scenario).itertuples()):
+        for name in tables.transports(results, scenario):
+            def of(frame: pd.DataFrame, transport: str = name) -> pd.DataFrame:
+                return frame[(frame["scenario"] == scenario) & (frame["transport"] == transport)]
+
+            inside = of(sample)
+            inside = inside[inside["iteration"].between(burst.start, burst.stop - 1)]
+            sent, arrived = inside["frames_sent"].sum(), inside["frames_arrived"].sum()
+            queues, bursts = of(results.queues), of(results.bursts)
+            dropped = queues.loc[queues["burst"] == burst.burst, "dropped"].sum()
+            cross = bursts.loc[bursts["burst"] == burst.burst, "cross_traffic"].sum()
+            if sent:
+                yield _row(f"Frames lost in cross traffic, burst {burst.burst}, {name}",
+                           f"at most the queues' {dropped:,} drops",
+                           f"{1 - arrived / sent:.2%} ({sent - arrived:,} of {sent:,} frames; beside them {cross:,} "
+                           "datagrams of cross traffic)", bool(sent - arrived <= dropped))
 
 
 def _theory(frame: pd.DataFrame) -> Iterator[Row]:

@@ -69,7 +69,7 @@ def latency_by_iteration(results: Results, scenario: str) -> Figure:
             axes.set_xlim(-0.5, lines["iteration"].max() + 0.5)
         drawn = [y for axes in panels for line in axes.lines if line.get_gid() == "paper" for y in line.get_ydata()]
         values = pd.concat([lines["latency_s"], pd.Series(drawn, dtype=float)])
-        _latency_scale([axes.yaxis for axes in panels], panels, values, "y")
+        latency_scale([axes.yaxis for axes in panels], panels, values, "y")
         panels[-1].set_xlabel("Iteration")
         figure.supylabel("Send latency, mean over workers (s)", fontsize=10)
         handles: list[Any] = []
@@ -129,7 +129,7 @@ def _mark_paper(axes: Axes, scenario: str, role: str, windows: pd.DataFrame) -> 
     return bool(known)
 
 
-def _latency_scale(ticks: list[Any], panels: Any, values: pd.Series, which: str) -> None:
+def latency_scale(ticks: list[Any], panels: Any, values: pd.Series, which: str) -> None:
     """Logarithmic where the largest latency is far above the median, with ticks in plain seconds."""
     log = values.max() > _LOG_FROM * values.median()
     for axis, axes in zip(ticks, panels, strict=True):
@@ -164,7 +164,7 @@ def latency_cdf(results: Results, scenario: str) -> Figure:
                       "label": label(results, scenario, name)}
             left.ecdf(values, **kwargs)
             right.step(values, 1 - np.arange(len(values)) / len(values), where="pre", **kwargs)
-        _latency_scale([left.xaxis, right.xaxis], (left, right), rows["latency_s"], "x")
+        latency_scale([left.xaxis, right.xaxis], (left, right), rows["latency_s"], "x")
         left.set_ylim(0, 1.02)
         right.set_yscale("log")
         left.set(title="Distribution", xlabel="Send latency (s)", ylabel="Share of samples at or below")

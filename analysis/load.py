@@ -25,7 +25,7 @@ _COLUMNS = {
     "iterations": ["iteration", "worker", "compute_s", "communication_s", "total_s", "loss", "gradient_norm"],
     "evals": ["iteration", "epoch", "worker", "metric", "value", "replica_drift"],
 }
-_BURSTS = ["burst", "event", "start", "stop", "action", "model", "whole", "loss", "links", "channels"]
+_BURSTS = ["burst", "event", "start", "stop", "action", "model", "whole", "loss", "links", "channels", "cross_traffic"]
 _COUNTERS = ["burst", "host", "direction", "seen", "dropped"]
 _QUEUES = ["burst", "interface", "dropped"]
 
@@ -42,8 +42,8 @@ class Results:
     ``rounds``, ``iterations``, ``evals``: the Parquet files, concatenated.
     ``bursts``: a row per burst that took place: its number from 1, iterations [start, stop), action, ``model`` of a
     loss (random, correlated, gemodel, state), ``whole`` where it lasted for whole iterations and not a time, loss that
-    the injector should cause, ``links`` as pairs of name and direction, and ``channels``, the ways of gradients that
-    they carry, as (worker, direction) pairs.
+    the injector should cause, ``links`` as pairs of name and direction, ``channels``, the ways of gradients that
+    they carry, as (worker, direction) pairs, and ``cross_traffic``, datagrams sent by hosts that do nothing else.
     ``counters``: frames the injector saw and dropped per link; ``burst`` is 0 outside that link's windows.
     ``queues``: datagrams dropped by switch and host queues per interface; ``burst`` as above.
     ``metadata``: the parsed ``run.json`` by (scenario, transport, seed). ``problems``: what the reader of a
@@ -106,7 +106,7 @@ def load(paths: Path | str | Iterable[Path | str]) -> Results:
         _check_bursts(folder, frames["rounds"], frames["bursts"], problems)
         for name, frame in frames.items():
             tables[name].append(frame.assign(**dict(zip(KEYS, key, strict=True))))
-        rows.append(_run_row(key, run, folder, frames["rounds"]))
+        rows.append(_run_row(key, run, folder, frames["iterations"]))
         if not complete:
             problems.append(_incomplete(rows[-1]))
     runs = pd.DataFrame(rows)
@@ -141,7 +141,9 @@ def _key(run: dict[str, Any], file: Path) -> tuple[str, str, int]:
         raise ResultsError(f"{file}: the field {error} is missing; run the scenario again") from None
 
 
-def _run_row(key: tuple[str, str, int], run: dict[str, Any], folder: Path, rounds: pd.DataFrame) -> dict[str, Any]:
+def _run_row(
+    key: tuple[str, str, int], run: dict[str, Any], folder: Path, iterations: pd.DataFrame
+) -> dict[str, Any]:
     scenario, dataset = run["scenario"], run.get("dataset") or {}
     tolerance = scenario.get("transports", {}).get(key[1], {}).get("tolerance", {})
     return dict(zip(KEYS, key, strict=True)) | {
@@ -157,7 +159,7 @@ def _run_row(key: tuple[str, str, int], run: dict[str, Any], folder: Path, round
         "stands_in_for": dataset.get("stands_in_for"),
         "workers": scenario.get("topology", {}).get("workers"),
         "iterations_planned": scenario.get("workload", {}).get("iterations", 0),
-        "iterations_done": int(rounds["iteration"].max()) + 1 if len(rounds) else 0,
+        "iterations_done": int(iterations["iteration"].max()) + 1 if len(iterations) else 0,
         "duration_s": run.get("duration_s"),
         "path": folder,
     }
@@ -227,12 +229,20 @@ def _windows(events: list[dict[str, Any]], rounds: pd.DataFrame) -> tuple[pd.Dat
             bursts.append({"burst": len(bursts) + 1, "event": line["event"], "start": line["iteration"],
                            "stop": max(end, line["iteration"] + 1), "action": line.get("action", "loss"),
                            "model": line.get("model", "random"), "whole": True, "loss": line["loss"], "links": links,
-                           "channels": [(host, direction) for host, direction in line.get("channels", links)]})
+                           "channels": [(host, direction) for host, direction in line.get("channels", links)],
+                           "cross_traffic": -_cross_traffic(line)})
             open_by_event[line["event"]] = bursts[-1]
         elif line["kind"] == "burst_stop" and line["event"] in open_by_event:
-            open_by_event.pop(line["event"]).update(stop=line["iteration"], whole="planned_s" not in line)
+            burst = open_by_event.pop(line["event"])
+            burst.update(stop=line["iteration"], whole="planned_s" not in line,
+                         cross_traffic=burst["cross_traffic"] + _cross_traffic(line))
     return (pd.DataFrame(bursts, columns=_BURSTS), pd.DataFrame(counters, columns=_COUNTERS),
             pd.DataFrame(queues, columns=_QUEUES))
+
+
+def _cross_traffic(line: dict[str, Any]) -> int:
+    """Datagrams of cross traffic, cumulative."""
+    return sum(sender["datagrams"] for sender in line.get("sent", {}).values())
 
 
 def _injected(before: dict, after: dict, active: dict) -> Iterator[tuple[int, str, str, int, int]]:

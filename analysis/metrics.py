@@ -40,6 +40,7 @@ MEASURES = {
     "clr_at_burst": "1 where the burst fell into the CLR, else 0",
     "frames_at_burst": "Frames sent per frame of the model in a burst, workers under loss",
     "passes_at_burst": "Passes over the missing frames in a burst, workers under loss",
+    "lost_at_burst": "Share of the frames sent in a burst that did not arrive, workers under loss, whatever lost them",
     "tolerance_at_burst": "Tolerance in force in a burst",
     "tolerance_calm": "Median tolerance without burst and outside the CLR",
     "frames_calm": "Frames sent per frame of the model without burst and outside the CLR, mean of the samples",
@@ -82,11 +83,14 @@ def estimate(values: pd.Series) -> Estimate:
 
 
 def samples(results: Results) -> pd.DataFrame:
-    """Send latency of each worker in each iteration (s), with ``in_clr``, ``burst`` and ``calm``.
+    """Send latency of each worker in each iteration (s), with ``in_clr``, ``burst``, ``calm`` and ``frames_arrived``.
 
-    ``calm``: no burst in that iteration and, for a phase-aware transport, outside its CLR.
+    ``calm``: no burst in that iteration and, for a phase-aware transport, outside its CLR. ``frames_arrived``: of the
+    frames sent; those under way at the STOP arrive in the worker's next round, as stale; after the last there is none.
     """
-    reduce = results.rounds[results.rounds["direction"] == "reduce"]
+    reduce = results.rounds[results.rounds["direction"] == "reduce"].sort_values("iteration", kind="stable")
+    late = reduce.groupby([*KEYS, "worker"])["stale"].shift(-1, fill_value=0)
+    reduce = reduce.assign(frames_arrived=reduce["frames_delivered"] + reduce["duplicate"] + late)
     frame = reduce.merge(results.runs[[*KEYS, "policy"]], on=KEYS)
     frame["in_clr"] = frame["in_clr"].astype(bool) & frame["policy"].isin(CLR_POLICIES)
     frame["burst"] = frame.groupby([*KEYS, "iteration"])["burst"].transform("any").astype(bool)
@@ -202,6 +206,7 @@ def _at_bursts(
         if len(hit):
             yield "frames_at_burst", burst.burst, (hit["frames_sent"] / hit["frames_total"]).mean()
             yield "passes_at_burst", burst.burst, hit["passes"].mean()
+            yield "lost_at_burst", burst.burst, 1 - hit["frames_arrived"].sum() / hit["frames_sent"].sum()
             yield "tolerance_at_burst", burst.burst, hit["tolerance"].mean()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.pcap import CaptureError, channels
+from analysis.balance import Balance, balances
+from analysis.pcap import CaptureError, Channel, channels
 from analysis.wire import Link, WireRound, links, rounds
+from scenarios import Scenario
 
 GSO_SEGMENTS = 64        # frames at most that a sender hands to its host's queue as one (docs/protocol.md, section 13)
-# Copies, packets broken beyond recognition, cross traffic's drops in shared queues, what a port loses when it is down.
-UNCOUNTED = {"duplicate", "corrupt", "traffic", "link_down"}
 CLOCK_SLACK = 1e-3       # s by which a latency on the wire may exceed the recorded one, which contains it
 DIRECTION_OF = {"to_server": "reduce", "to_worker": "broadcast"}
 
@@ -79,7 +79,7 @@ def examine(paths: Sequence[Path]) -> Evidence:
     folder = folders.pop() if len(folders) == 1 else None
     if folder is None or not (folder / "rounds.parquet").exists():
         return Evidence(seen, ends)
-    return _compare(Evidence(seen, ends, records=folder))
+    return _compare(Evidence(seen, ends, records=folder), found)
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
@@ -106,7 +106,6 @@ class _Gaps:
     control: int
     where: str
     status: str
-    uncounted: tuple[str, ...]      # actions of the scenario's events that change packets unseen by any counter
 
     def explain_frames(self, missing: int) -> str | None:
         """For frames that should have been captured and were not."""
@@ -115,12 +114,10 @@ class _Gaps:
     def explain_control(self) -> str | None:
         return self.where if self.control else None
 
-    def explain_loss(self, missing: int) -> str | None:
-        """For packets lost at the switch, more or fewer than injector and queues have counted."""
-        if missing <= self.frames + self.control:
-            return self.where
-        if self.uncounted:
-            return f"events with {' and '.join(self.uncounted)} make or take packets that no counter tells"
+    def explain_loss(self, balance: Balance) -> str | None:
+        """For packets lost at the switches, more or fewer than injector and queues have counted."""
+        if balance.explains(self.frames + self.control):
+            return "; ".join(filter(None, [self.where, balance.why]))
         return None
 
     def explain_end(self) -> str | None:
@@ -128,12 +125,13 @@ class _Gaps:
         return None if self.status == "complete" else f"the run is {self.status}"
 
 
-def _compare(evidence: Evidence) -> Evidence:
+def _compare(evidence: Evidence, found: Sequence[Channel]) -> Evidence:
     folder = evidence.records
     assert folder is not None
     records = pd.read_parquet(folder / "rounds.parquet").set_index(["iteration", "worker", "direction"])
-    last = _last_event(folder)
-    gaps = _gaps(folder, last)
+    run = json.loads((folder / "run.json").read_text())
+    scenario, log = Scenario.from_resolved(run["scenario"]), _log(folder)
+    gaps = _gaps(folder, run, scenario.topology.host_names, log)
     differences: list[Difference] = []
     overheads = []
     seen = {(each.iteration, each.worker, each.direction): each for each in evidence.rounds}
@@ -162,55 +160,37 @@ def _compare(evidence: Evidence) -> Evidence:
             if latency < each.latency_s - CLOCK_SLACK:
                 differences.append(Difference(where, "latency_s", each.latency_s, latency, None))
     ends = evidence.links
-    if last is not None:
-        ends, lost = _account(evidence.links, last, gaps)
+    if log:
+        ends, lost = _account(evidence.links, found, scenario, log, gaps)
         differences += lost
     overhead_s = float(np.median(overheads)) if overheads else None
     return Evidence(evidence.rounds, ends, differences, folder, overhead_s)
 
 
 def _account(
-    ends: Sequence[Link], last: dict[str, Any], gaps: _Gaps
+    ends: Sequence[Link], found: Sequence[Channel], scenario: Scenario, log: Sequence[dict[str, Any]], gaps: _Gaps
 ) -> tuple[list[Link], list[Difference]]:
-    """Hold what was lost between the ports against what injector and queues have dropped.
-
-    All workers share the server's queue, so only their sum can be held against it.
-    """
-    injected = {
-        (each["host"], DIRECTION_OF[each["direction"]]): each["dropped"] for each in last["counters"]
-    }
-    queues = {each["interface"]: each["dropped"] for each in last["queues"]}
-    counted = [
-        Link(each.worker, each.direction, each.frames_lost, each.segments_lost,
-             injected.get((each.worker, each.direction), 0))
-        for each in ends
+    """The links with what was injected on each, and the balances that are not even."""
+    injected = {(each["host"], DIRECTION_OF[each["direction"]]): each["dropped"] for each in log[-1]["counters"]}
+    counted = [replace(each, injected=injected.get((each.worker, each.direction), 0)) for each in ends]
+    what = "packets lost at the switch, against injector and queue"
+    return counted, [
+        Difference(each.where, what, each.lost, each.dropped, gaps.explain_loss(each))
+        for each in balances(scenario, log, counted, found) if each.lost != each.dropped
     ]
-    groups = [("all workers to srv", [each for each in counted if each.direction == "reduce"], queues.get("s1-srv"))]
-    groups += [
-        (f"srv to {each.worker}", [each], queues.get(f"s1-{each.worker}"))
-        for each in counted if each.direction == "broadcast"
-    ]
-    differences = []
-    for where, group, queue in groups:
-        lost = sum(each.frames_lost + each.segments_lost for each in group)
-        dropped = sum(each.injected or 0 for each in group) + (queue or 0)
-        if group and queue is not None and lost != dropped:
-            why = gaps.explain_loss(abs(lost - dropped))
-            differences.append(
-                Difference(where, "packets lost at the switch, against injector and queue", lost, dropped, why)
-            )
-    return counted, differences
 
 
-def _last_event(folder: Path) -> dict[str, Any] | None:
-    """The last counters of the run, if it got to its end."""
+def _log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the run's log, if it got to its end."""
     path = folder / "events.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    last = json.loads(lines[-1]) if lines else {}
-    return last if last.get("kind") == "end" else None
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    except ValueError:      # a run that was killed may leave half of its last line
+        return []
+    return lines if lines and lines[-1]["kind"] == "end" else []
 
 
-def _gaps(folder: Path, last: dict[str, Any] | None) -> _Gaps:
+def _gaps(folder: Path, run: dict[str, Any], hosts: Sequence[str], log: Sequence[dict[str, Any]]) -> _Gaps:
     dropped = {"data": 0, "control": 0}
     places = []
     path = folder / "captures" / "capture.json"
@@ -219,15 +199,11 @@ def _gaps(folder: Path, last: dict[str, Any] | None) -> _Gaps:
             dropped[kind] += counts["dropped"]
             if counts["dropped"]:
                 places.append(f"the capture dropped {counts['dropped']} {kind} packets at {interface}")
-    for queue in last["queues"] if last else ():
-        if queue["dropped"] and not queue["interface"].startswith("s1-"):
+    for queue in log[-1]["queues"] if log else ():
+        if queue["dropped"] and queue["interface"].partition("-")[0] in hosts:
             dropped["data"] += queue["dropped"] * GSO_SEGMENTS
             places.append(f"the host's own queue {queue['interface']} dropped {queue['dropped']} trains of frames")
-    run = json.loads((folder / "run.json").read_text())
-    actions = {event["action"] for event in run["scenario"]["events"]}
-    return _Gaps(
-        dropped["data"], dropped["control"], "; ".join(places), run["status"], tuple(sorted(actions & UNCOUNTED))
-    )
+    return _Gaps(dropped["data"], dropped["control"], "; ".join(places), run["status"])
 
 
 # -- for people ------------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ def predictions(results: Results) -> pd.DataFrame:
     passes, frames_predicted, frames, and whether both agree (``holds``: yes, no, or why it is not judged).
     """
     sample = metrics.samples(results)
+    sample = sample[sample["policy"] != "unknown"]      # other kinds of transports have no tolerance
     dropped = results.queues[results.queues["burst"] == 0].groupby(["scenario", "transport"])["dropped"].sum()
     rows = []
     for (scenario, transport), own in sample.groupby(["scenario", "transport"]):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import claims, figures, figures_training, regime_map, regimes, scoreboard, setup, studies, tables
+from analysis import causes, claims, figures, figures_training, regime_map, regimes, scoreboard, setup, studies, tables
 from analysis.document import Block, Heading, Picture, Table, Text
 from analysis.load import Results
 
@@ -95,6 +95,11 @@ def latency(context: Context) -> Iterator[Block]:
         yield context.draw(f"cdf-{name}", figures.latency_cdf(context.results, name),
                            f"Distribution of send latency (Figure {picture} of the paper).")
         yield Table(tables.latency(context.results, context.measures, name))
+        if causes.has_both(context.results, name):
+            yield context.draw(f"causes-{name}", causes.figure(context.results, context.measures, name),
+                               "Injected loss beside cross traffic that overflows a queue, outside the CLR: a dot a "
+                               "burst, lines at the medians.")
+            yield Table(causes.comparison(context.results, context.measures, name))
         yield Text(_seeds(context.results, name))
         yield from context.notes([name])
 

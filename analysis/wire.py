@@ -77,18 +77,23 @@ def _ends(channel: Channel, direction: str) -> tuple[Point, Point | None]:
     return entry, max(others, key=lambda point: len(getattr(point, direction).time), default=None)
 
 
+def entry(channel: Channel, direction: str) -> Point:
+    """Where frames of this direction enter the switches."""
+    return _ends(channel, direction)[0]
+
+
 def rounds(channel: Channel) -> Iterator[WireRound]:
     """The rounds of a channel, its reduces first."""
     for parity, direction in enumerate(("reduce", "broadcast")):
-        entry, exit_ = _ends(channel, direction)
-        sent: Frames = getattr(entry, direction)
+        came_in, exit_ = _ends(channel, direction)
+        sent: Frames = getattr(came_in, direction)
         ours = sent.round % 2 == parity
         numbers, first, index = np.unique(sent.round[ours], return_index=True, return_inverse=True)
         counts = np.bincount(index, minlength=len(numbers))
         different = _different(index, sent.sequence[ours], len(numbers), channel.chunks)
         begins = sent.time[ours][first]
-        said = _said(entry, direction)
-        told = {message.fields[0]: message for message in entry.downward if message.type == ROUND}
+        said = _said(came_in, direction)
+        told = {message.fields[0]: message for message in came_in.downward if message.type == ROUND}
         outcome = _arrivals(channel, exit_, direction, numbers) if exit_ else {}
         for at, number in enumerate(numbers.tolist()):
             bitmaps, stop, probed = said.get(number, (0, None, set()))

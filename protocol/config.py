@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from protocol.aggregate import AGGREGATES
 from protocol.errors import LocalProtocolError
+from protocol.order import ORDERS
 
 # UDP destination ports of gradient data. One aligned block, so that a tc u32 filter matches it with a single mask
 # (port & 0xFF00 == 0xCC00) and a burst can hit gradient data and nothing else.
@@ -17,6 +19,7 @@ IP_UDP_HEADER = 28      # bytes: IPv4 without options (RFC 791) + UDP (RFC 768)
 ETHERNET_HEADER = 14    # bytes: what a Linux qdisc counts on top of the IP packet
 
 PACING_MODES = ("none", "fixed", "share")
+BROADCASTS = ("lossy", "agreed", "complete")
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class Polling:
 class TransportConfig:
     """Settings of one endpoint.
 
+    The server's `shares`, `broadcast`, `order`, `aggregate` and `error_feedback` hold for the whole job; it tells the
+    workers what they must know of them.
+
     Attributes:
         mtu: bytes of one IP packet. A frame fills it exactly (paper, section IV-B) and is never fragmented.
         pacing: `share` (the server grants each sender an equal share of its link, and a sender keeps that rate
@@ -69,6 +75,13 @@ class TransportConfig:
             its own; None divides `link_rate` equally.
         fixed_rate: bit/s, for pacing `fixed`.
         polling: makes each pass of this endpoint's senders cost time; None, the default, leaves only its frames.
+        broadcast: what a tolerance means for the way back. `lossy` (the paper): each worker may miss other chunks, and
+            replicas drift apart. `agreed`: the server leaves out the same chunks for all, the last ones in its order,
+            and delivers the others to each. `complete`: nothing is left out.
+        order: in which a round sends the chunks, by its name in `protocol.order.ORDERS`.
+        aggregate: the mean at the server, by its name in `protocol.aggregate.AGGREGATES`.
+        error_feedback: a worker adds what did not arrive of a gradient to its next one; the server does so with what
+            it leaves out of an `agreed` broadcast.
         data_port_base: first UDP port of the data block, or 0 to let the kernel choose (no tc filter then).
         send_buffer: bytes of SO_SNDBUF on the UDP socket. Small, since an early stop cannot recall what is queued.
         receive_buffer: bytes of SO_RCVBUF on the UDP socket, to ride out a descheduled receiver.
@@ -84,6 +97,10 @@ class TransportConfig:
     shares: tuple[float, ...] | None = None
     fixed_rate: float | None = None
     polling: Polling | None = None
+    broadcast: str = "lossy"
+    order: str = "sequential"
+    aggregate: str = "zero_fill"
+    error_feedback: bool = False
     data_port_base: int = 0
     send_buffer: int = 256 << 10
     receive_buffer: int = 16 << 20
@@ -99,8 +116,11 @@ class TransportConfig:
             raise LocalProtocolError(
                 f"data_port_base is {self.data_port_base}; a block of {DATA_PORT_COUNT} ports must fit above it"
             )
-        if self.pacing not in PACING_MODES:
-            raise LocalProtocolError(f"pacing is {self.pacing!r}; known are {', '.join(PACING_MODES)}")
+        for name, known in (
+            ("pacing", PACING_MODES), ("broadcast", BROADCASTS), ("order", ORDERS), ("aggregate", AGGREGATES)
+        ):
+            if (value := getattr(self, name)) not in known:
+                raise LocalProtocolError(f"{name} is {value!r}; known are {', '.join(known)}")
         if self.pacing == "fixed" and not self.fixed_rate:
             raise LocalProtocolError("pacing 'fixed' needs fixed_rate, in bit/s")
         if self.shares is not None and not all(share > 0 for share in self.shares):

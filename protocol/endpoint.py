@@ -113,15 +113,15 @@ class Channel:
 
     # --- sending ---
 
-    def start(self, round_: int) -> None:
-        """Send `frames`, as they stand now, as round `round_`."""
+    def start(self, round_: int, order: np.ndarray | None = None) -> None:
+        """Send `frames`, as they stand now, as round `round_` in this order (see `Sender.start`)."""
         self.frames.words[:, 2] = round_
-        self.begin(round_)
+        self.begin(round_, order)
 
-    def begin(self, round_: int) -> None:
+    def begin(self, round_: int, order: np.ndarray | None = None) -> None:
         """As `start`, where the frames carry the round already."""
         time_ = now()
-        self.sender.start(round_, time_)
+        self.sender.start(round_, time_, order)
         self.pacer.start(time_)
         self.blocked = False
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from protocol.config import TransportConfig
 from protocol.errors import PeerLostError, RemoteProtocolError
+from protocol.order import ORDERS
 from protocol.sockets import tune_tcp
 from protocol.wire import (
     NONCE_BYTES,
@@ -60,7 +61,8 @@ def introduce(
     """The worker's side.
 
     Raises:
-        RemoteProtocolError: the server speaks another version, does not know the secret, or refused and said why.
+        RemoteProtocolError: the server speaks another version, does not know the secret, wants an order of chunks
+            that is not known here, or refused and said why.
         PeerLostError: it did not answer within `timeouts.connect` (it answers once it has seen this worker's HELLO).
     """
     decoder = ControlDecoder()
@@ -76,6 +78,10 @@ def introduce(
     welcome = _receive(tcp, decoder, Welcome, config.timeouts.connect, "the server")
     if not hmac.compare_digest(welcome.mac, authenticate(config.secret, "server", nonces, welcome)):
         raise RemoteProtocolError("the server does not know this job's secret")
+    if welcome.order not in ORDERS:
+        raise RemoteProtocolError(
+            f"the server wants chunks in the order {welcome.order!r}; this worker knows {', '.join(ORDERS)}"
+        )
     return welcome, decoder
 
 

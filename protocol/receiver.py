@@ -27,6 +27,7 @@ class Receiver:
 
     Attributes:
         gradient: (size_bytes,) uint8, what arrived; missing chunks are zero once `done`.
+        arrived: (chunks,) bool, which chunks are here.
         done: the round has ended.
         dropped: frames not taken, by `DropReason`, since the beginning.
         outbox: control messages for the sender, oldest first.
@@ -36,12 +37,14 @@ class Receiver:
         self.chunks = -(-size_bytes // chunk_bytes)
         self._store = np.zeros((self.chunks, chunk_bytes), np.uint8)
         self.gradient = self._store.reshape(-1)[:size_bytes]
-        self._got = np.zeros(self.chunks, bool)
+        self.arrived = np.zeros(self.chunks, bool)
+        self._row = np.zeros(self.chunks, np.intp)      # of each chunk in the batch being taken
         self._header = np.zeros(3, ">u4")
         self._header[:2] = first_word(chunk_bytes), session
         self._last_word = first_word(size_bytes - (self.chunks - 1) * chunk_bytes)
         self.outbox: list[Bitmap | Progress | Stop] = []
         self.dropped: Counter[DropReason] = Counter()
+        self._told: Counter[DropReason] = Counter()     # of these, what STOPs have told
         self.done = True
         self.round = 0
         self.delivered = 0
@@ -51,11 +54,9 @@ class Receiver:
     def arm(self, round_: int, tolerance: float | None = None) -> None:
         """Begin a round. With no tolerance yet, frames are taken but the round cannot end until `set_tolerance`."""
         self.round, self.done, self.delivered = round_, False, 0
-        self._got[:] = False
+        self.arrived[:] = False
         self._header[2] = round_
         self._pass, self._sequence, self._reported = 1, 0, 0
-        self._stale_before = self.dropped[DropReason.STALE]
-        self._duplicate_before = self.dropped[DropReason.DUPLICATE]
         self.heard = None
         self.tolerance = tolerance
         self._allowed = -1 if tolerance is None else allowed_missing(tolerance, self.chunks)
@@ -86,18 +87,21 @@ class Receiver:
         if not len(sequence):
             return
         self._sequence = int(sequence[-1])
-        fresh = ~self._got[sequence]
+        fresh = ~self.arrived[sequence]
         if not fresh.all():
             self.dropped[DropReason.DUPLICATE] += len(fresh) - int(fresh.sum())
             sequence, chunks = sequence[fresh], chunks[fresh]
-        if len(sequence) > 1 and not (sequence[1:] > sequence[:-1]).all():     # maybe twice within the batch
-            sequence, first = np.unique(sequence, return_index=True)
-            self.dropped[DropReason.DUPLICATE] += len(chunks) - len(first)
-            chunks = chunks[first]
+        if not (sequence[1:] > sequence[:-1]).all():     # maybe twice within the batch
+            rows = np.arange(len(sequence))
+            self._row[sequence] = rows
+            last = self._row[sequence] == rows
+            if not last.all():
+                self.dropped[DropReason.DUPLICATE] += len(last) - int(last.sum())
+                sequence, chunks = sequence[last], chunks[last]
         if not len(sequence):
             return
         self._store[sequence] = chunks
-        self._got[sequence] = True
+        self.arrived[sequence] = True
         self.delivered += len(sequence)
         self.heard = now
         self._stop_if_enough()
@@ -106,7 +110,7 @@ class Receiver:
         """Answer the end of a pass with a BITMAP; of another round, or after STOP, it is a late one and dropped."""
         if self.done or probe.round != self.round:
             return
-        self.outbox.append(Bitmap(self.round, probe.pass_, pack_bits(self._got)))
+        self.outbox.append(Bitmap(self.round, probe.pass_, pack_bits(self.arrived)))
         self._pass = probe.pass_ + 1
         self._reported = self.delivered
 
@@ -123,15 +127,12 @@ class Receiver:
     def _stop_if_enough(self) -> None:
         if self.missing > self._allowed:
             return
-        self._store[~self._got] = 0
+        self._store[~self.arrived] = 0
         self.done = True
+        news = self.dropped - self._told
+        self._told = self.dropped.copy()
         self.outbox.append(
-            Stop(
-                self.round,
-                self.dropped[DropReason.STALE] - self._stale_before,
-                self.dropped[DropReason.DUPLICATE] - self._duplicate_before,
-                pack_bits(self._got),
-            )
+            Stop(self.round, news[DropReason.STALE], news[DropReason.DUPLICATE], pack_bits(self.arrived))
         )
 
     def _valid(self, words: np.ndarray) -> np.ndarray:

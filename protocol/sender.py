@@ -6,8 +6,8 @@
 The endpoint asks `wait` whether it may send, `peek` what, sends it, and says so with `advance`; it delivers control
 messages to `handle` and takes those to send from `outbox`.
 
-With `polling`, a pass is a walk over all chunks, sent or not, in stretches of `polling.every`; after each the sender
-looks at its control channel for `polling.wait` s and sends nothing meanwhile. Without, a pass is one stretch.
+With `polling`, a pass is a walk over all chunks of the round, sent or not, in stretches of `polling.every`; after each
+the sender looks at its control channel for `polling.wait` s and sends nothing meanwhile. Without, it is one stretch.
 """
 
 from __future__ import annotations
@@ -44,21 +44,36 @@ class Sender:
         self.round = 0
         self.delivered = np.zeros(chunks, bool)
         self._stretch, self._pause = (polling.every, polling.wait) if polling else (chunks, 0.0)
-        self._queue: np.ndarray = np.arange(chunks)
-        self._all = self._queue
+        self._all = np.arange(chunks)
+        self._order: np.ndarray | None = None
+        self._place = np.zeros(chunks, np.intp)      # of each chunk in the order, where there is one
+        # What is left of a pass, as ascending places in the order: for the default order, chunk numbers.
+        self._queue: np.ndarray = self._all
+        self._first: np.ndarray = self._all
         self._position = 0
         self._probing = False
         self._best = 0
 
-    def start(self, round_: int, now: float) -> None:
-        """Begin a round with a first pass over all chunks."""
+    def start(self, round_: int, now: float, order: np.ndarray | None = None) -> None:
+        """Begin a round with a first pass.
+
+        Args:
+            round_: its number.
+            now: s.
+            order: numbers of the chunks to send, in this order in every pass; must stay as it is until the round ends.
+                Default: all, ascending. The round can only end if no more are left out than the tolerance allows.
+        """
         self.round, self.active, self.started = round_, True, now
         self.passes, self.frames_sent, self.early_stop = 0, 0, False
         self.stale = self.duplicate = 0
         self.finished = None
         self.heard = now
         self._best = 0
-        self._begin_pass(self._all, now)
+        self._order = order
+        if order is not None:
+            self._place[order] = self._all[: len(order)]
+        self._first = self._all if order is None else self._all[: len(order)]
+        self._begin_pass(self._first, now)
 
     @property
     def sending(self) -> bool:
@@ -76,6 +91,8 @@ class Sender:
     def peek(self, limit: int) -> np.ndarray | slice:
         """The next chunks to send, at most `limit`: a slice where they are contiguous, else their numbers."""
         until = min(self._position + limit, self._until)
+        if self._order is not None:
+            return self._order[self._queue[self._position : until]]
         if self._queue is self._all:
             return slice(self._position, until)
         return self._queue[self._position : until]
@@ -110,15 +127,19 @@ class Sender:
         if message.pass_ != self.passes:
             return None
         if isinstance(message, Progress):
-            before = self.chunks - len(self._queue)      # delivered in earlier passes
+            before = len(self._first) - len(self._queue)      # delivered in earlier passes
             self._news(message.delivered, now)
-            seen = int(np.searchsorted(self._queue, message.sequence, side="right"))
+            place = message.sequence
+            if self._order is not None:
+                place = self._place[place] if place < self.chunks else self.chunks
+            seen = int(np.searchsorted(self._queue, place, side="right"))
             return (seen, message.delivered - before) if seen <= self._position else None
         if not self._probing:
             return None
-        missing = np.flatnonzero(~unpack_bits(message.bits, self.chunks))
+        delivered = unpack_bits(message.bits, self.chunks)
+        missing = np.flatnonzero(~(delivered if self._order is None else delivered[self._order]))
         sent, lost = len(self._queue), len(missing)
-        self._news(self.chunks - lost, now)
+        self._news(len(self._first) - lost, now)
         # A receiver with everything sends STOP; if one does not, the empty pass asks again rather than hang.
         self._begin_pass(missing, now)
         return sent, sent - lost
@@ -130,14 +151,14 @@ class Sender:
     def _begin_pass(self, queue: np.ndarray, now: float) -> None:
         self._queue, self._position, self._probing = queue, 0, False
         self.passes += 1
-        self._walked, self._until = 0, 0      # the end of the stretch: in chunks, and in the queue
+        self._walked, self._until = 0, 0      # the end of the stretch: in the order, and in the queue
         self._resume = now
         self._walk(now)
 
     def _walk(self, now: float) -> None:
         """Go past polls that are over: to the next chunk of the queue, or to the end of the pass."""
         while self._position == self._until and self._resume <= now:
-            if self._walked >= self.chunks:
+            if self._walked >= len(self._first):
                 self._probing = True
                 self.outbox.append(Probe(self.round, self.passes))
                 return

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol import handshake
-from protocol.aggregate import l2_norm, mean_zero_filled
+from protocol.aggregate import AGGREGATES, l2_norm
 from protocol.config import TransportConfig
 from protocol.endpoint import Channel, EventLoop, Impairment
 from protocol.errors import DblpError, LocalProtocolError, PeerLostError, RemoteProtocolError
+from protocol.order import ORDERS
 from protocol.receiver import Receiver
 from protocol.sockets import listen_tcp, open_udp
 from protocol.stats import RoundStats, round_stats
-from protocol.tolerance import Fixed, ToleranceSchedule
+from protocol.tolerance import Fixed, ToleranceSchedule, allowed_missing
 from protocol.wire import ControlDecoder, Error, Hello, Round, Tensor, Welcome, model_frames, next_round
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,8 @@ class Server:
         session = secrets.randbits(32)
         shares = [self.config.share(rank, self.workers) for rank in range(self.workers)]
         self._frames = model_frames(hello.size_bytes, session, self.config)
+        self._order = ORDERS[self.config.order](len(self._frames))
+        self._left_out = np.zeros(len(self._frames), bool)      # of the last broadcast, where all agree on it
         self._average = np.zeros(self.size, np.float32)
         for rank, worker in enumerate(workers):
             udp = open_udp(self.config, worker.tcp.getsockname()[0], self.config.data_port(rank, of_worker=False))
@@ -171,7 +174,8 @@ class Server:
         self._arm()
         for worker, channel in zip(workers, self._channels, strict=True):
             reply = Welcome(
-                worker.hello.version, session, channel.udp.getsockname()[1], self.workers, shares[worker.hello.rank]
+                worker.hello.version, session, channel.udp.getsockname()[1], self.workers, shares[worker.hello.rank],
+                self.config.order, self.config.error_feedback,
             )
             worker.tcp.settimeout(self.config.timeouts.handshake)
             try:
@@ -181,7 +185,7 @@ class Server:
                 raise PeerLostError(name, f"lost {name} before the first round: {error.strerror or error}") from None
             worker.tcp.setblocking(False)
             self.loop.add(channel)
-        self._announce(self._round)
+        self._announce(self._round, self.tolerance.tolerance)
 
     # --- rounds ---
 
@@ -212,21 +216,25 @@ class Server:
         return self._step
 
     def _average_and_broadcast(self) -> ServerStep:
-        mean_zero_filled([channel.receiver.gradient.view(np.float32) for channel in self._channels], self._average)
+        receivers = [channel.receiver for channel in self._channels]
+        AGGREGATES[self.config.aggregate](
+            [receiver.gradient.view(np.float32) for receiver in receivers], self._average,
+            [receiver.arrived for receiver in receivers], self.config.chunk_bytes // 4,
+        )
         norm = l2_norm(self._average)
         self.tolerance.observe(self._step, norm)
-        self._frames.load(self._average)
         broadcast = next_round(self._round)
-        self._frames.words[:, 2] = broadcast
-        self._announce(broadcast)
-        in_force = self.tolerance.tolerance, self.tolerance.in_clr
+        tolerance = 0.0 if self.config.broadcast == "complete" else self.tolerance.tolerance
+        order = self._load(broadcast, tolerance)
+        self._announce(broadcast, tolerance)
+        in_force = tolerance, self.tolerance.in_clr
         # The mean is taken, so the buffers are free. A worker that is done early may send its next gradient while this
         # broadcast still goes on to others.
         self._round = next_round(self._round, 2)
         self._arm()
-        self._announce(self._round)
+        self._announce(self._round, self.tolerance.tolerance)
         for channel in self._channels:
-            channel.begin(broadcast)
+            channel.begin(broadcast, order)
         self.loop.run(lambda: not any(channel.sender.active for channel in self._channels))
         step = ServerStep(
             self._step, norm,
@@ -235,13 +243,35 @@ class Server:
         self._step += 1
         return step
 
+    def _load(self, broadcast: int, tolerance: float) -> np.ndarray | None:
+        """Put the average into the frames; which chunks are sent, in their order.
+
+        `agreed`: as few as the tolerance allows. A worker cannot stop before it has all of them nor wait for others,
+        so it need not be told which they are.
+        """
+        frames = self._frames
+        if self.config.error_feedback:      # the frames still hold what the last broadcast left out
+            frames.values[~self._left_out] = 0
+            frames.add(self._average)
+        else:
+            frames.load(self._average)
+        frames.words[:, 2] = broadcast
+        order = self._order(broadcast, frames.values)
+        if self.config.broadcast != "agreed":
+            return order
+        sent = len(frames) - allowed_missing(tolerance, len(frames))
+        order = order[:sent] if order is not None else np.arange(sent)
+        self._left_out[:] = True
+        self._left_out[order] = False
+        return order
+
     def _arm(self) -> None:
         for channel in self._channels:
             channel.receiver.arm(self._round, self.tolerance.tolerance)
 
-    def _announce(self, round_: int) -> None:
+    def _announce(self, round_: int, tolerance: float) -> None:
         for channel in self._channels:
-            channel.say(Round(round_, self.tolerance.tolerance, self.tolerance.in_clr))
+            channel.say(Round(round_, tolerance, self.tolerance.in_clr))
 
     def _all_received(self) -> bool:
         gone = next((channel for channel in self._channels if channel.closed), None)

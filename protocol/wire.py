@@ -40,12 +40,14 @@ class FrameArray:
         raw: (count, frame_bytes) uint8, ready for the socket.
         words: (count, 4) big-endian uint32: version/flags/length, session, round, sequence.
         chunks: (count, chunk_bytes) uint8.
+        values: (count, chunk_bytes / 4) float32, the same.
     """
 
     def __init__(self, count: int, frame_bytes: int) -> None:
         self.raw = np.zeros((count, frame_bytes), np.uint8)
         self.words = self.raw.view(">u4")[:, : FRAME_HEADER // 4]
         self.chunks = self.raw[:, FRAME_HEADER:]
+        self.values = self.chunks.view(np.float32)
         self.bytes = memoryview(self.raw).cast("B")
 
     def __len__(self) -> int:
@@ -58,6 +60,15 @@ class FrameArray:
         self.chunks[:whole] = flat[: whole * chunk].reshape(whole, chunk)
         if whole < len(self):
             self.chunks[whole, : flat.size - whole * chunk] = flat[whole * chunk :]
+
+
+    def add(self, gradient: np.ndarray) -> None:
+        """Add a flat gradient, (size,) float32, to the chunks."""
+        values = self.values.shape[1]
+        whole = gradient.size // values
+        self.values[:whole] += gradient[: whole * values].reshape(whole, values)
+        if whole < len(self):
+            self.values[whole, : gradient.size - whole * values] += gradient[whole * values :]
 
 
 def first_word(length: int) -> int:
@@ -155,7 +166,7 @@ class Hello(_Json):
 
 @dataclass(frozen=True)
 class Welcome(_Json):
-    """Server to worker: the session, where to send, and the rate granted to the sender (bit/s) or null."""
+    """Server to worker: the session, where to send, the rate granted to the sender (bit/s) or null, and how to send."""
 
     TYPE: ClassVar[int] = 3
     version: int
@@ -163,6 +174,8 @@ class Welcome(_Json):
     udp_port: int
     workers: int
     share: float | None
+    order: str
+    error_feedback: bool
     mac: str = ""
 
 

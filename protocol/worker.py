@@ -13,6 +13,7 @@ from protocol import handshake
 from protocol.config import TransportConfig
 from protocol.endpoint import Channel, EventLoop, Impairment
 from protocol.errors import DblpError, LocalProtocolError, PeerLostError
+from protocol.order import ORDERS
 from protocol.receiver import Receiver
 from protocol.sockets import open_udp
 from protocol.stats import RoundStats, round_stats
@@ -28,7 +29,7 @@ class Worker:
         server: (host, port) of the server's TCP socket.
         rank: 0 to workers - 1, unique in the job.
         size: float32 values of the flat gradient.
-        config: must agree with the server's in `mtu` and `secret`.
+        config: must agree with the server's in `mtu` and `secret`; what of it the server's overrides stands there.
         name: for people, in logs and errors; default `w<rank + 1>`.
         tensors: names, shapes and dtypes in flat order; the server checks that all workers agree.
 
@@ -82,6 +83,8 @@ class Worker:
             "the server", tcp, udp, config, self._frames, Receiver(4 * size, config.chunk_bytes, welcome.session),
             welcome.share, decoder,
         )
+        self._order = ORDERS[welcome.order](len(self._frames))
+        self._error_feedback = welcome.error_feedback
         self._channel.impairment = impairment
         self.loop.add(self._channel)
 
@@ -105,14 +108,20 @@ class Worker:
                 f"gradient is {gradient.dtype}{gradient.shape}; all_reduce takes contiguous float32({self.size},)"
             )
         channel, sender, receiver = self._channel, self._channel.sender, self._channel.receiver
-        self._frames.load(gradient)
+        # With error feedback, the frames still hold the last gradient, and what of it did not arrive goes out with this
+        # one. Before the first they hold zeros, of which nothing has arrived.
+        if self._error_feedback:
+            self._frames.values[sender.delivered] = 0
+            self._frames.add(gradient)
+        else:
+            self._frames.load(gradient)
         # The average may overtake the STOP on its other channel, so its round is armed before this one is sent.
         receiver.arm(next_round(self._round))
         for round_ in [r for r in channel.tolerances if r not in (self._round, next_round(self._round))]:
             del channel.tolerances[round_]
         if announced := channel.tolerances.get(receiver.round):
             receiver.set_tolerance(receiver.round, announced.tolerance)
-        channel.start(self._round)
+        channel.start(self._round, self._order(self._round, self._frames.values))
         try:
             self.loop.run(
                 lambda: channel.closed or (receiver.done and not sender.active and not channel.control_waiting)

@@ -14,18 +14,32 @@ from scenarios.loader import CatalogueEntry, catalogue, load, read
 from scenarios.schema import Optimizer, Scenario, Workload
 from scenarios.template import template
 from scenarios.topology import Cable, LeafSpine, Link, Star, Topology, TwoDatacenters
-from scenarios.transports import FixedTolerance, Pacing, PhaseAwareTolerance, ReliableTolerance, Transport
+from scenarios.transports import (
+    BoundedLoss,
+    Drop,
+    FixedTolerance,
+    Gloo,
+    Pacing,
+    PhaseAwareTolerance,
+    ReliableTolerance,
+    Tcp,
+    Transport,
+    Udp,
+)
 
 __all__ = [
     "AtEvery",
     "AtIteration",
     "AtRandom",
     "AtTime",
+    "BoundedLoss",
     "Cable",
     "CatalogueEntry",
     "Checked",
+    "Drop",
     "Event",
     "FixedTolerance",
+    "Gloo",
     "LeafSpine",
     "Link",
     "Optimizer",
@@ -37,9 +51,11 @@ __all__ = [
     "ScenarioError",
     "Spell",
     "Star",
+    "Tcp",
     "Topology",
     "Transport",
     "TwoDatacenters",
+    "Udp",
     "Window",
     "Workload",
     "catalogue",

@@ -21,7 +21,9 @@ def json_schema(complete: bool = False) -> dict[str, Any]:
     scenario = Scenario.model_json_schema()
     definitions = scenario.pop("$defs")
     for model in (scenario, *definitions.values()):
-        for key in model.get("properties", {}).values():
+        named = list(model.get("properties", {}).values())
+        free = [rules for key in named for rules in key.get("patternProperties", {}).values()]
+        for key in named + free:
             if (quantity := quantity_of(key)) and key.get("default") is not None:
                 key["default"] = quantity.write(key["default"])
             branches = key.get("anyOf", key.get("oneOf", ()))
@@ -31,7 +33,8 @@ def json_schema(complete: bool = False) -> dict[str, Any]:
                 key["anyOf"] = key.pop("oneOf")  # without required keys, several may match
                 del key["discriminator"]
     if not complete:
-        for name in _mapping_definitions(definitions):
+        in_lists = TypeAdapter(Event).json_schema()["$defs"]  # events are never merged
+        for name in definitions.keys() - in_lists.keys():
             definitions[name].pop("required", None)
     scenario["properties"]["transports"]["additionalProperties"] = False  # pydantic leaves other names open
     settings = {key: value for key, value in scenario["properties"].items() if key != "profile"}
@@ -56,8 +59,3 @@ def json_schema(complete: bool = False) -> dict[str, Any]:
         "additionalProperties": False,
         "$defs": definitions,
     } | ({"required": scenario["required"]} if complete else {})
-
-
-def _mapping_definitions(definitions: dict[str, Any]) -> list[str]:
-    """All definitions but those of events, which stand in a list and so are never merged."""
-    return [name for name in definitions if name not in TypeAdapter(Event).json_schema()["$defs"]]

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from scenarios.errors import KeyPath, Problem, ScenarioError, did_you_mean, dotted, explain, unknown
 from scenarios.schema import Scenario
+from scenarios.transports import DEFAULT_KIND
 from scenarios.units import Seconds, duration
 from scenarios.yaml_lines import parse
 
@@ -27,7 +28,7 @@ class CatalogueEntry(NamedTuple):
 
 
 def catalogue() -> list[CatalogueEntry]:
-    """The scenarios in `paper/`, `studies/` and `examples/`, sorted by name."""
+    """The scenarios in the folders beside this file, sorted by name."""
     return [
         CatalogueEntry(name, path, _read(path).data.get("description", "")) for name, path in _catalogue_paths().items()
     ]
@@ -45,7 +46,8 @@ def load(source: str | Path, profile: str | None = None, overrides: Sequence[str
     """Load a scenario file, or a scenario of the catalogue by name.
 
     `extends: other.yaml` (relative to the file, or a name of the catalogue) and then the profile are merged key by
-    key; values that are not mappings, lists too, replace the ones below, and so does a tolerance of another policy.
+    key; values that are not mappings, lists too, replace the ones below, and so do a transport of another kind and a
+    tolerance of another policy.
     Where a profile changes `workload.iterations`, `at.iteration`, `at.every` and `at.start` of the events keep their
     relative place, unless the profile brings its own events. Each override is `dotted.key=value` with the value in
     YAML and list indices as numbers (`events.0.loss=50%`), and is applied last, as it stands.
@@ -139,12 +141,14 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> _Document:
     return _read(base, chain).under(document)
 
 
-def _merge(below: Any, above: Any) -> Any:
+def _merge(below: Any, above: Any, path: KeyPath = ()) -> Any:
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
-    if "policy" in above and above["policy"] != below.get("policy"):
-        return above  # keys of one tolerance policy mean nothing to another
-    return below | {key: _merge(below.get(key), value) for key, value in above.items()}
+    # Keys of one tolerance policy, or of one kind of transport, mean nothing to another.
+    tag, usual = ("kind", DEFAULT_KIND) if path[-2:-1] == ("transports",) else ("policy", None)
+    if tag in above and above[tag] != below.get(tag, usual):
+        return above
+    return below | {key: _merge(below.get(key), value, (*path, key)) for key, value in above.items()}
 
 
 def _with_profile(document: _Document, changes: _Document) -> _Document:

@@ -15,7 +15,7 @@ from scenarios.base import Count, CountFromZero, Positive, Strict
 from scenarios.errors import KeyPath, ScenarioError, explain, located
 from scenarios.events import AtEvery, Event, Spell, Window
 from scenarios.topology import AnyTopology
-from scenarios.transports import Transport
+from scenarios.transports import AnyTransport
 from scenarios.units import Seconds
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
@@ -152,7 +152,7 @@ class Scenario(Strict):
     """Hosts and links."""
     workload: Workload
     """The training job."""
-    transports: Annotated[dict[Name, Transport], Field(min_length=1)]
+    transports: Annotated[dict[Name, AnyTransport], Field(min_length=1)]
     """The transports to compare, each under a name of your choice."""
     events: list[Event] = []
     """The bursts."""
@@ -179,9 +179,14 @@ class Scenario(Strict):
         """The spells of all events that last a time."""
         return events.spells(self.events, self.workload.iterations)
 
+    @property
+    def networked(self) -> bool:
+        """Whether gradients cross a network; else each run is one process that trains alone."""
+        return any(transport.network for transport in self.transports.values())
+
     @model_validator(mode="after")
-    def _events_fit(self) -> Self:
-        problems = [*self._repeated_seeds(), *self._misnamed(), *self._past_the_end()]
+    def _parts_fit(self) -> Self:
+        problems = [*self._repeated_seeds(), *self._misnamed(), *self._past_the_end(), *self._beyond_one_process()]
         if problems := problems or self._overlaps():
             raise located(problems)
         return self
@@ -210,6 +215,28 @@ class Scenario(Strict):
                     "start it earlier or lengthen the run"
                 )
                 problems.append((("events", index, "at"), message))
+        return problems
+
+    def _beyond_one_process(self) -> list[tuple[KeyPath, str]]:
+        """What a scenario cannot have whose transports drop without a network."""
+        alone = {name: each for name, each in self.transports.items() if not each.network}
+        if not alone:
+            return []
+        problems: list[tuple[KeyPath, str]] = [
+            (("transports", name), f"{', '.join(alone)} need no network, and {name} does; write two scenarios")
+            for name in self.transports
+            if name not in alone
+        ]
+        if self.topology.workers > 1:
+            problems.append((("topology", "workers"), "without a network there is one process: write 1"))
+        if self.events:
+            problems.append((("events",), "there is no network that they could happen to"))
+        epochs = -(-self.workload.iterations // self.workload.iterations_per_epoch)
+        problems += [
+            (("transports", name, "epochs"), f"the run has {epochs} epochs")
+            for name, each in alone.items()
+            if each.epochs and each.epochs[1] > epochs
+        ]
         return problems
 
     def _overlaps(self) -> list[tuple[KeyPath, str]]:

@@ -84,11 +84,11 @@ class _Writer:
         free = next(iter(schema.get("patternProperties", {}).values()), {})
         for key in value:
             if key not in properties:
-                lines += self.explanation(key, free, value[key])
+                lines += self.explanation(key, free, value[key], others=self._once((owner, "free")))
                 lines += self._entry(key, free, value[key], _inner(resolved, key))
         return lines
 
-    def explanation(self, key: str, rules: Schema, value: Any) -> list[str]:
+    def explanation(self, key: str, rules: Schema, value: Any, others: bool = True) -> list[str]:
         """Comment lines: what the key means, its units and values, and other ways to write it than this value."""
         chosen = self._branch(rules, self.example(rules) if value is None else value)
         about = [rules.get("description", "")]
@@ -98,8 +98,9 @@ class _Writer:
         if value is not None and rules.get("default"):
             about.append(f"Default: {_flow(rules['default'])}.")
         lines = _comment(" ".join(dict.fromkeys(filter(None, about))))
-        others = [(f"{key}: ", branch) for branch in self._branches(rules) if branch is not chosen]
-        lines += self._proposals("Or:", others)
+        if others:
+            rest = [(f"{key}: ", branch) for branch in self._branches(rules) if branch is not chosen]
+            lines += self._proposals("Or:", rest)
         if "items" in chosen:
             used = [self._branch(chosen["items"], item) for item in value or ()]
             entries = [branch for branch in self._branches(chosen["items"]) if branch.get("type") == "object"]

@@ -168,6 +168,8 @@ Duration = Annotated[
     WithJsonSchema({"anyOf": [DURATION.json_schema, TIME.json_schema]}),
 ]
 """A whole number of iterations (int), or Seconds."""
+Timespan = Annotated[Duration, WithJsonSchema(TIME.json_schema | {"examples": ["500ms"]})]
+"""A Duration where nothing but Seconds makes sense, which the event says in its own words."""
 Period = Annotated[
     Any,
     PlainValidator(period),

@@ -40,19 +40,26 @@ def run(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, as workload.iterations=20.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that the runs go into.")] = Path("results"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace complete runs that stand there.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep complete runs that stand there, and make the others.")
+    ] = False,
     capture: Annotated[
         bool, typer.Option("--capture", help="Write what crosses the switch to captures/*.pcap; see `dblp pcap`.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run scenarios: every transport with every seed, one after the other."""
-    from testbed import runner
+    """Run scenarios: every transport with every seed, one after the other. A run that fails does not end the others."""
+    from testbed import forecast, runner
     from testbed.engines import ENGINES
     from testbed.progress import Progress
+    from testbed.results import RunFolder
     from testbed.training import data
 
+    console = err_console if as_json else out_console
     if engine not in ("auto", *ENGINES):
         raise UserError(f"engine {engine!r}: choose auto, {' or '.join(ENGINES)}")
+    if overwrite and resume:
+        raise UserError("--overwrite replaces complete runs and --resume keeps them; give one of the two")
     loaded = [scenarios.load(source, profile, set_ or ()) for source in scenario]
     chosen = [runner.choose_engine(engine, each, capture) for each in loaded]
     todo = [
@@ -60,12 +67,23 @@ def run(
         for each, (kind, reason) in zip(loaded, chosen, strict=True)
         for job in runner.jobs(each, out)
     ]
-    runner.refuse_taken_folders([job for job, _, _ in todo], overwrite)
     datasets = {choices: data.resolve(choices) for choices in {each.workload.datasets for each in loaded}}
+    if resume:
+        kept = [
+            job for job, kind, _ in todo
+            if RunFolder(job.path).is_finished(
+                job.scenario, job.transport, seed=job.seed, engine=kind, capture=capture,
+                dataset=datasets[job.scenario.workload.datasets].name,
+            )
+        ]
+        todo = [entry for entry in todo if entry[0] not in kept]
+        for job in kept:
+            console.print(f"[green]kept[/] {escape(str(job.path))}", soft_wrap=True, highlight=False)
+    runner.refuse_taken_folders([job for job, _, _ in todo], overwrite)
     command = shlex.join(["dblp", *sys.argv[1:]])
     outcomes: list[runner.Outcome] = []
-    console = err_console if as_json else out_console
-    with runner.Interruption() as interruption, Progress(console, len(todo)) as progress:
+    plan = forecast.Forecast([job for job, _, _ in todo], forecast.paces([out, forecast.REFERENCE]))
+    with runner.Interruption() as interruption, Progress(console, len(todo), plan) as progress:
         for job, kind, reason in todo:
             dataset = datasets[job.scenario.workload.datasets]
             progress.begin(job, kind, reason, dataset)
@@ -75,7 +93,8 @@ def run(
     if as_json:
         print(json.dumps([
             {"scenario": o.job.scenario.name, "transport": o.job.transport, "seed": o.job.seed, "status": o.status,
-             "error": o.error, "duration_s": round(o.duration_s, 3), "path": str(o.job.path)}
+             "error": o.error, "duration_s": round(o.duration_s, 3), "peak_memory_bytes": o.peak_memory,
+             "peak_disk_bytes": o.peak_disk, "path": str(o.job.path)}
             for o in outcomes
         ], indent=1))
     else:

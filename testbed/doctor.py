@@ -57,7 +57,7 @@ class Check:
 
 def checks() -> list[Check]:
     """All checks, in the order in which they help. Leaves nothing behind; those that need root say so."""
-    return [*_network_checks(), *_socket_checks(), *_package_checks(), _gpu_check(), *_data_checks()]
+    return [*_network_checks(), _ovs_check(), *_socket_checks(), *_package_checks(), _gpu_check(), *_data_checks()]
 
 
 def mininet_ready() -> tuple[bool, str]:
@@ -124,7 +124,7 @@ def _network_checks() -> list[Check]:
         ok = True if problem is None else None if one_works else False
         remedy = "" if one_works else "one of the two injectors is needed"
         found.append(Check(name, ok, problem or "works", remedy, "bursts in engine mininet (one of the two)"))
-    return [*found, _ovs_check()]
+    return found
 
 
 def _kernel(name: str, problem_of: Callable[[], str | None], remedy: str, needed_for: str) -> Check:
@@ -133,6 +133,8 @@ def _kernel(name: str, problem_of: Callable[[], str | None], remedy: str, needed
 
 
 def _ovs_check() -> Check:
+    if os.geteuid():
+        return Check("Open vSwitch", None, "cannot be tried without root", "", "`switch: ovs` only")
     try:
         datapath = ovs_datapath()
     except SwitchError as problem:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
 from rich.markup import escape
 
+from testbed.footprint import readable, size
+from testbed.forecast import Forecast, duration
 from testbed.runner import Job, Outcome
 from testbed.topology import SERVER
 from testbed.training.data import DatasetInfo
@@ -22,37 +25,46 @@ class Progress:
     Args:
         console: where to.
         total: number of runs.
+        forecast: of their time.
     """
 
-    def __init__(self, console: Console, total: int) -> None:
-        self._console, self._total, self._count = console, total, 0
+    def __init__(self, console: Console, total: int, forecast: Forecast) -> None:
+        self._console, self._total, self._count, self._forecast = console, total, 0, forecast
+        self._outcomes: list[Outcome] = []
+        self._start = time.monotonic()
         self._bars = bars.Progress(
             bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
             bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn(),
-            bars.TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal,
+            bars.TextColumn("{task.fields[note]}"), bars.TextColumn("all runs: {task.fields[whole]}"),
+            console=console, disable=not console.is_terminal,
         )
         self._values: dict[int, list[float]] = {}
 
     def __enter__(self) -> Progress:
+        if self._total > 1:
+            self._line(f"{self._total} runs, {self._forecast}")
         self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
+        if len(self._outcomes) > 1:
+            self._summary()
 
     def begin(self, job: Job, engine: str, reason: str, dataset: DatasetInfo) -> None:
         """A run starts."""
         self._count += 1
         workload = job.scenario.workload
         self._values = {}
+        self._forecast.begin(job)
         why = f" ({reason})" if reason else ""
         stand_in = f", standing in for {dataset.stands_in_for}" if dataset.stands_in_for else ""
         title = f"{self._count}/{self._total} {job.scenario.name} · {job.transport} · seed {job.seed}"
         self._line(
             f"[bold]{escape(title)}[/]: {workload.model} on {dataset.name}{stand_in}, "
-            f"{workload.iterations} iterations, engine {engine}{escape(why)}"
+            f"{workload.iterations} iterations, engine {engine}{escape(why)}, all left: {self._forecast}"
         )
-        self._task = self._bars.add_task(job.transport, total=workload.iterations, note="starting")
+        self._task = self._bars.add_task(job.transport, total=workload.iterations, note="starting", whole="")
 
     def news(self, job: Job, news: dict[str, Any]) -> None:
         """One line from the engine."""
@@ -65,15 +77,35 @@ class Progress:
         elif "stage" in news:
             self._bars.update(self._task, note=news["stage"])
         elif "iteration" in news and news["node"] != SERVER:
-            note = f"loss {news['loss']:.2f}  send {news['latency_s']:.3f} s"
-            self._bars.update(self._task, completed=news["iteration"] + 1, note=note)
+            send = f"  send {news['latency_s']:.3f} s" if "latency_s" in news else ""
+            note = f"loss {news['loss']:.2f}{send}"
+            self._forecast.iteration(news["iteration"] + 1)
+            self._bars.update(self._task, completed=news["iteration"] + 1, note=note, whole=str(self._forecast))
 
     def end(self, outcome: Outcome) -> None:
         """A run has ended."""
         self._bars.remove_task(self._task)
+        self._forecast.end(outcome.status == "complete")
+        self._outcomes.append(outcome)
         colour = _STATUS[outcome.status]
         error = f": {escape(outcome.error)}" if outcome.error else ""
-        self._line(f"  [{colour}]{outcome.status}[/] after {outcome.duration_s:.0f} s, {outcome.job.path}{error}")
+        took = f"{outcome.duration_s:.0f} s, memory up to {readable(outcome.peak_memory)}"
+        self._line(f"  [{colour}]{outcome.status}[/] after {took}, {outcome.job.path}{error}")
+
+    def _summary(self) -> None:
+        """How the batch went, the runs that failed by name."""
+        failed = [outcome for outcome in self._outcomes if outcome.status != "complete"]
+        memory = max(outcome.peak_memory for outcome in self._outcomes)
+        disk = sum(size(outcome.job.path) for outcome in self._outcomes)
+        # What a run takes while it goes on is gone at its end, so the largest comes on top of what the others leave.
+        peak = disk + max(outcome.peak_disk - size(outcome.job.path) for outcome in self._outcomes)
+        self._line(
+            f"{len(self._outcomes) - len(failed)} of {self._total} runs complete in "
+            f"{duration(time.monotonic() - self._start)}; peak memory {readable(memory)}, peak disk {readable(peak)}, "
+            f"{readable(disk)} of it stays"
+        )
+        for outcome in failed:
+            self._line(f"  [red]{outcome.status}[/] {outcome.job.path}: {escape(outcome.error or 'no cause known')}")
 
     def _event(self, job: Job, entry: dict[str, Any]) -> None:
         event = job.scenario.events[entry["event"]]

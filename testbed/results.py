@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
 
 from protocol import RoundStats
-from scenarios import Scenario
+from scenarios import Scenario, ScenarioError
 from testbed.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 1
 RUN_FILE, EVENTS_FILE, NODES, LOGS = "run.json", "events.jsonl", "nodes", "logs"
@@ -64,6 +68,39 @@ class RunFolder:
                 raise ResultsError(f"{self.path} holds a complete run{other}; {remedy}")
         elif self.path.exists() and any(self.path.iterdir()):
             raise ResultsError(f"{self.path} exists and is not a run; give --out for another folder")
+
+    def is_finished(self, scenario: Scenario, transport: str, **settings: Any) -> bool:
+        """Whether a complete run of this scenario over this transport, with just these settings, stands here.
+
+        The scenario's other transports and seeds, and its description, make no difference to a run.
+
+        Args:
+            scenario, transport: what is to be run.
+            settings: further fields of `run.json`; `dataset` by its name.
+
+        Raises:
+            ResultsError: a complete run with other settings stands there; the text names the first that differs.
+        """
+        if not (self.path / RUN_FILE).exists():
+            return False
+        there = self.read()
+        if there["status"] != "complete":
+            return False
+        remedy = "give --overwrite instead of --resume to replace it, or --out for another folder"
+        ours = {**settings, "transport": transport, **_facts(scenario, transport)}
+        theirs = {key: there.get(key) for key in (*settings, "transport")}
+        theirs["dataset"] = (there.get("dataset") or {}).get("name")
+        try:
+            theirs |= _facts(self.scenario(), there["transport"])
+        except ScenarioError as error:
+            raise ResultsError(f"{self.path} holds a complete run of another version ({error}); {remedy}") from error
+        for key in dict.fromkeys((*ours, *theirs)):
+            if ours.get(key) != theirs.get(key):
+                raise ResultsError(
+                    f"{self.path} holds a complete run with {key} {theirs.get(key)!r}, and this one would have "
+                    f"{ours.get(key)!r}; {remedy}"
+                )
+        return True
 
     def create(self, overwrite: bool, **fields: Any) -> None:
         """Make the folder and `run.json` with status `running`, in place of a run that stands there.
@@ -145,11 +182,27 @@ class RunFolder:
         return rows
 
 
+def _facts(scenario: Scenario, transport: str) -> dict[str, Any]:
+    """What makes a run what it is, one entry a field, by its dotted name."""
+    whole = scenario.model_dump(mode="json", exclude={"description", "seeds", "transports"})
+    return dict(_flat("", {**whole, "transports": {transport: scenario.transports[transport].model_dump(mode="json")}}))
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+    else:
+        yield prefix, value
+
+
 def _profile(name: str | None) -> str:
     return f"profile {name!r}" if name else "no profile"
 
 
 def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
+    import pandas as pd  # half a second, which the processes of a run do not need
+
     defaults = {"burst": False, "gradient_norm": float("nan"), "replica_drift": float("nan")}
     data = {name: pd.Series([row.get(name, defaults.get(name)) for row in rows], dtype=kind)
             for name, kind in columns.items()}
@@ -158,8 +211,8 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
 
 def _in_burst(
     rounds: pd.DataFrame, scenario: Scenario, spells: list[tuple[int, int, list[list[str]]]]
-) -> pd.Series:
-    """Whether each round ran while an event touched its way: whole iterations by plan, times by the log."""
+) -> np.ndarray:
+    """(rounds,) bool: whether an event touched its way while each ran: whole iterations by plan, times by the log."""
     plan = [
         (window.start, window.stop, scenario.events[window.event].channels(scenario.topology))
         for window in scenario.timeline()
@@ -171,7 +224,7 @@ def _in_burst(
         for iteration in range(start, stop)
     }
     keys = zip(rounds["iteration"], rounds["worker"], rounds["direction"].map(DIRECTION_OF), strict=True)
-    return pd.Series([key in hit for key in keys], index=rounds.index, dtype=bool)
+    return np.array([key in hit for key in keys], bool)
 
 
 class NodeLog:

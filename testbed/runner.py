@@ -22,11 +22,13 @@ from testbed.bursts import check_switch, choose_injector, link_ends
 from testbed.bursts.actions import module
 from testbed.engines import command as engine_command
 from testbed.errors import Stopped, UserError
+from testbed.footprint import Footprint
 from testbed.results import ResultsError, RunFolder
 from testbed.topology import SERVER, host_ip
 from testbed.training import data
 from testbed.transport import SECRET_VARIABLE
 
+LOOPBACK = "127.0.0.1"
 STOP_GRACE = 15.0      # s that an engine has to take its network down before it is killed, namespaces and all
 
 News = Callable[["Job", dict[str, Any]], None]
@@ -91,12 +93,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `complete`, `failed` or `interrupted`."""
+    """How a run ended: `complete`, `failed` or `interrupted`; its peaks are in bytes."""
 
     job: Job
     status: str
     error: str | None
     duration_s: float
+    peak_memory: int
+    peak_disk: int
 
 
 def jobs(scenario: Scenario, out: Path) -> list[Job]:
@@ -130,13 +134,20 @@ def refuse_taken_folders(todo: Sequence[Job], overwrite: bool) -> None:
 
 
 def choose_engine(asked: str, scenario: Scenario, capture: bool = False) -> tuple[str, str]:
-    """The engine for `auto`, `mininet` or `local`, and why.
+    """The engine for `auto`, `mininet`, `local` or `single`, and why. Without a network it is always `single`.
 
     Raises:
-        EngineError: mininet was asked for and cannot run, or an event, a link or a capture is nothing for engine local.
+        EngineError: mininet was asked for and cannot run; an event, a link or a capture is nothing for engine local; or
+            the engine asked for has no network, and the scenario needs one.
         UserError: this kernel cannot emulate the scenario's network or events; the text names the field and what is
             missing.
     """
+    if not scenario.networked:
+        if capture:
+            raise EngineError(f"--capture looks at the ports of a switch, and {scenario.name} has no network")
+        return "single", "nothing crosses a network"
+    if asked == "single":
+        raise EngineError(f"engine single has no network, which {scenario.name} needs; use mininet or local")
     ready, reason = doctor.mininet_ready()
     engine = asked if asked != "auto" else "mininet" if ready else "local"
     if engine == "mininet" and not ready:
@@ -197,22 +208,23 @@ def run_job(
     interruption.check()
     folder = RunFolder(job.path)
     begin = time.monotonic()
-    on_loopback = engine == "local"
+    host, ports = {"mininet": (host_ip(SERVER), DATA_PORT_BASE), "local": (LOOPBACK, 0)}.get(engine, (None, None))
     folder.create(
         overwrite,
         scenario=job.scenario.model_dump(mode="json"), profile=job.scenario.profile, transport=job.transport,
         seed=job.seed, engine=engine, injector=None, dataset=asdict(dataset), model=None, device=None,
-        server_host="127.0.0.1" if on_loopback else host_ip(SERVER),
-        data_port_base=0 if on_loopback else DATA_PORT_BASE,
+        server_host=host, data_port_base=ports,
         machine=environment.machine(), versions=environment.versions(), git=environment.git_state(),
         started=_timestamp(), finished=None, duration_s=None, links=None, command=command,
         capture=capture,
     )
     stopped = False
     try:
-        with _engine(engine_command(engine, job.path), folder) as process, interruption.raised():
-            for line in process.stdout:
-                news(job, json.loads(line))
+        with _engine(engine_command(engine, job.path), folder) as process:
+            footprint = Footprint(process.pid, job.path)
+            with footprint, interruption.raised():
+                for line in process.stdout:
+                    news(job, json.loads(line))
     except Stopped:
         stopped = True
     record = folder.read()
@@ -226,10 +238,13 @@ def run_job(
         error = f"the engine process ended with status {process.returncode}; see {folder.log('engine')}"
     folder.collect()
     duration = time.monotonic() - begin
-    folder.update(status=status, error=error, finished=_timestamp(), duration_s=round(duration, 3))
+    folder.update(
+        status=status, error=error, finished=_timestamp(), duration_s=round(duration, 3),
+        peak_memory_bytes=footprint.peak_memory, peak_disk_bytes=footprint.peak_disk,
+    )
     if stopped:
         raise Stopped
-    return Outcome(job, status, error, duration)
+    return Outcome(job, status, error, duration, footprint.peak_memory, footprint.peak_disk)
 
 
 @contextmanager

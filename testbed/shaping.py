@@ -23,8 +23,9 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from mininet.net import Mininet
@@ -32,6 +33,7 @@ from mininet.node import Node
 
 from protocol.config import ETHERNET_HEADER
 from scenarios import Link, Topology
+from testbed import iproute
 from testbed.errors import UserError
 from testbed.topology import cable_interfaces
 
@@ -66,6 +68,7 @@ KERNEL_OPTION = {
     "netem": "CONFIG_NET_SCH_NETEM",
     "clsact": "CONFIG_NET_SCH_INGRESS",
 }
+TOOLS = ("ip", "ethtool", "tc", "sh")  # in the order in which :func:`commands` uses them
 _UNITS = {"bit": 1.0, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 
 
@@ -76,6 +79,7 @@ class ShapingError(UserError):
 # -- what the kernel can do ----------------------------------------------------------------------------------
 
 
+@cache
 def qdisc_problem(kind: str) -> str | None:
     """Why the kernel cannot do qdisc `kind` ('htb', 'netem', 'clsact'), or None when it can.
 
@@ -169,7 +173,8 @@ def commands(link: Link, interface: str, side: Side) -> list[list[str]]:
         ["tc", "qdisc", "add", *on, "parent", "1:1", "handle", "10:", *leaf],
     ]
     if side == "host":
-        plan += [["sh", "-c", f"echo {value} > {_attribute(interface, name)}"] for name, value in COALESCE.items()]
+        settings = (f"echo {value} > {_attribute(interface, name)}" for name, value in COALESCE.items())
+        plan.append(["sh", "-c", " && ".join(settings)])
     return plan
 
 
@@ -213,9 +218,9 @@ def apply(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
         ShapingError: a command failed, or the kernel reports something else than was asked.
     """
     ends = list(ends)
-    for end in ends:
-        for command in commands(end.link, end.interface, end.side):
-            _run(net[end.node], end.interface, command)
+    for name, own in _by_node(ends).items():
+        plan = [command for end in own for command in commands(end.link, end.interface, end.side)]
+        _run(net[name], sorted(plan, key=lambda command: TOOLS.index(command[0])))
     states = read_back(net, ends)
     for end, state in zip(ends, states, strict=True):
         verify(state, end.link)
@@ -232,27 +237,31 @@ def read_back(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
     Raises:
         ShapingError: a command failed.
     """
-    states = []
-    for end in ends:
-        node, interface, side = net[end.node], end.interface, end.side
-        klass = _run(node, interface, ["tc", "class", "show", "dev", interface])
-        features = _run(node, interface, ["ethtool", "-k", interface])
-        reported = dict(re.findall(r"^\s*([\w-]+): (on|off)", features, re.MULTILINE))
-        state: dict[str, Any] = {
-            "interface": interface,
-            "side": side,
-            "mtu": _mtu(node, interface),
-            "rate_bps": _rate(klass),
-            "burst_bytes": _burst(klass),
-            "qdiscs": _qdiscs(node, interface),
-            "offloads": {long: reported.get(long) for _, long, _ in OFFLOADS[side]},
-        }
-        if side == "host":
-            state["coalesce"] = {
-                name: int(_run(node, interface, ["cat", _attribute(interface, name)])) for name in COALESCE
+    ends = list(ends)
+    states = {}
+    for name, own in _by_node(ends).items():
+        node = net[name]
+        qdiscs = _qdiscs(node)
+        # Not from /sys: the switch's namespace may see the /sys of another one.
+        interfaces = {entry["ifname"]: entry for entry in json.loads(_run(node, [["ip", "-j", "link", "show"]]))}
+        for end in own:
+            klass = _run(node, [["tc", "class", "show", "dev", end.interface]])
+            features = _run(node, [["ethtool", "-k", end.interface]])
+            reported = dict(re.findall(r"^\s*([\w-]+): (on|off)", features, re.MULTILINE))
+            state: dict[str, Any] = {
+                "interface": end.interface,
+                "side": end.side,
+                "mtu": interfaces[end.interface]["mtu"],
+                "rate_bps": _rate(klass),
+                "burst_bytes": _burst(klass),
+                "qdiscs": qdiscs.get(end.interface, []),
+                "offloads": {long: reported.get(long) for _, long, _ in OFFLOADS[end.side]},
             }
-        states.append(state)
-    return states
+            if end.side == "host":
+                values = _run(node, [["cat", *(_attribute(end.interface, name) for name in COALESCE)]])
+                state["coalesce"] = dict(zip(COALESCE, map(int, values.split()), strict=True))
+            states[end.interface] = state
+    return [states[end.interface] for end in ends]
 
 
 def verify(state: Mapping[str, Any], link: Link) -> None:
@@ -299,15 +308,16 @@ def queue_drops(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
     Raises:
         ShapingError: a command failed, or an end has lost its root qdisc.
     """
+    ends = list(ends)
+    qdiscs = {name: _qdiscs(net[name]) for name in _by_node(ends)}
     drops = []
     for end in ends:
-        interface = end.interface
-        root = next((qdisc for qdisc in _qdiscs(net[end.node], interface) if qdisc.get("root")), None)
+        root = next((qdisc for qdisc in qdiscs[end.node].get(end.interface, []) if qdisc.get("root")), None)
         if root is None or root["kind"] != "htb":
-            raise ShapingError(f"link end {interface}: its HTB root qdisc is gone")
+            raise ShapingError(f"link end {end.interface}: its HTB root qdisc is gone")
         drops.append(
             {
-                "interface": interface,
+                "interface": end.interface,
                 "dropped": root["drops"],
                 "sent_packets": root["packets"],
                 "sent_bytes": root["bytes"],
@@ -323,33 +333,38 @@ def change_rate(node: Node, interface: str, link: Link) -> None:
         ShapingError: the command failed.
     """
     rate = next(command for command in commands(link, interface, "switch") if command[:3] == ["tc", "class", "add"])
-    _run(node, interface, ["tc", "class", "change", *rate[3:]])
+    _run(node, [["tc", "class", "change", *rate[3:]]])
 
 
 def set_link(node: Node, interface: str, state: Literal["up", "down"]) -> None:
     """Set an interface up or down. Raises ShapingError."""
-    _run(node, interface, ["ip", "link", "set", "dev", interface, state])
+    _run(node, [["ip", "link", "set", "dev", interface, state]])
 
 
-def _run(node: Node, interface: str, command: list[str]) -> str:
-    output, error, status = node.pexec(command)
-    if status != 0:
-        reason = " ".join((error or output).split()) or f"exit status {status}"
-        raise ShapingError(f"link end {interface}: `{' '.join(command)}` failed: {reason}")
-    return output
+def _by_node(ends: Iterable[End]) -> dict[str, list[End]]:
+    nodes: dict[str, list[End]] = {}
+    for end in ends:
+        nodes.setdefault(end.node, []).append(end)
+    return nodes
 
 
-def _mtu(node: Node, interface: str) -> int:
-    # Not from /sys: the switch's namespace may see the /sys of another one.
-    return json.loads(_run(node, interface, ["ip", "-j", "link", "show", "dev", interface]))[0]["mtu"]
+def _run(node: Node, commands: Sequence[Sequence[str]]) -> str:
+    try:
+        return iproute.run(commands, node)
+    except iproute.CommandError as error:
+        raise ShapingError(f"links of {node.name}: {error}") from None
 
 
 def _attribute(interface: str, name: str) -> str:
     return f"/sys/class/net/{interface}/{name}"
 
 
-def _qdiscs(node: Node, interface: str) -> list[dict[str, Any]]:
-    return json.loads(_run(node, interface, ["tc", "-s", "-j", "qdisc", "show", "dev", interface]))
+def _qdiscs(node: Node) -> dict[str, list[dict[str, Any]]]:
+    """All that the node has, by interface."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for qdisc in json.loads(_run(node, [["tc", "-s", "-j", "qdisc", "show"]])):
+        found.setdefault(qdisc["dev"], []).append(qdisc)
+    return found
 
 
 def _rate(klass: str) -> float | None:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from mininet.node import Switch
 
+from testbed import iproute
 from testbed.errors import UserError
 from testbed.isolation import ISOLATE
 
@@ -57,34 +58,28 @@ class LinuxBridge(ScenarioSwitch):
     """
 
     def start(self, controllers: list[object]) -> None:
-        self._ip("link", "add", "name", self.name, "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
+        link = ["ip", "link"]
+        plan = [[*link, "add", "name", self.name, "type", "bridge", "stp_state", "0", "mcast_snooping", "0"]]
         for port in self.port_names():
-            self._ip("link", "set", "dev", port, "master", self.name, "up")
+            plan.append([*link, "set", "dev", port, "master", self.name, "up"])
             off = ["learning"] if self.table else []
             off += ["flood", "mcast_flood", "bcast_flood"] if port in self.silent else []
             if off:
                 settings = [word for option in off for word in (option, "off")]
-                self._ip("link", "set", "dev", port, "type", "bridge_slave", *settings)
-        entries = "".join(f"fdb replace {mac} dev {port} master static\n" for mac, port in self.table.items())
-        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        batch = self.popen(["bridge", "-batch", "-"], text=True, **streams)
-        output, _ = batch.communicate(entries)
-        if batch.returncode != 0:
-            raise SwitchError(f"switch {self.name}: its forwarding table is refused: {' '.join(output.split())}")
-        self._ip("link", "set", "dev", self.name, "up")
+                plan.append([*link, "set", "dev", port, "type", "bridge_slave", *settings])
+        for mac, port in self.table.items():
+            plan.append(["bridge", "fdb", "replace", mac, "dev", port, "master", "static"])
+        try:
+            iproute.run(plan, self)
+            iproute.run([[*link, "set", "dev", self.name, "up"]], self)
+        except iproute.CommandError as error:
+            needs = "the kernel needs CONFIG_BRIDGE and CONFIG_VETH (run `dblp doctor`)"
+            raise SwitchError(f"switch {self.name}: {error}; {needs}") from None
 
     def stop(self, deleteIntfs: bool = True) -> None:
         # A bridge that start() never made is no error here: stop() also clears up after a failed start.
         self.pexec("ip", "link", "del", "dev", self.name)
         super().stop(deleteIntfs)
-
-    def _ip(self, *arguments: str) -> None:
-        _, error, status = self.pexec("ip", *arguments)
-        if status != 0:
-            raise SwitchError(
-                f"switch {self.name}: `ip {' '.join(arguments)}` failed: {error.strip()}; "
-                "the kernel needs CONFIG_BRIDGE and CONFIG_VETH (run `dblp doctor`)"
-            )
 
 
 class OpenVSwitch(ScenarioSwitch):

@@ -52,7 +52,8 @@ class Exchange:
             self._segment(way, 0, -1, b"", flags)
         hello = {"version": 1, "rank": 0, "name": "w1", "udp_port": 52352, "frame_bytes": 16 + CHUNK_BYTES,
                  "size_bytes": 584, "chunks": CHUNKS, "tensors": [], "nonce": "00", "mac": ""}
-        welcome = {"version": 1, "session": SESSION, "udp_port": 52224, "workers": 1, "share": None, "mac": ""}
+        welcome = {"version": 1, "session": SESSION, "udp_port": 52224, "workers": 1, "share": None,
+                   "order": "sequential", "error_feedback": False, "mac": ""}
         self.say("down", 1, Control(type=1) / Challenge(nonce=bytes(16)))
         self.say("up", 2, Control(type=2) / Json(text=json.dumps(hello)), cut=60, swap=True)
         self.say("down", 4, Control(type=3) / Json(text=json.dumps(welcome)), round_message(0, 0.2))

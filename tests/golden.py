@@ -19,8 +19,9 @@ CONTROL = {
         b'{"version": 1, "rank": 2, "name": "w3", "udp_port": 52354, "frame_bytes": 1472, "size_bytes": 4000, '
         b'"chunks": 3, "tensors": [["fc.weight", [10, 100], "float32"]], "nonce": "00ff", "mac": "ab"}'
     ),
-    "Welcome": bytes.fromhex("0000006a 03") + (
-        b'{"version": 1, "session": 3735928559, "udp_port": 52226, "workers": 3, "share": 250000000.0, "mac": "cd"}'
+    "Welcome": bytes.fromhex("00000096 03") + (
+        b'{"version": 1, "session": 3735928559, "udp_port": 52226, "workers": 3, "share": 250000000.0, '
+        b'"order": "by_norm", "error_feedback": true, "mac": "cd"}'
     ),
     "Round": bytes.fromhex("0000000e 04 00000007 3fe0000000000000 01"),
     "Probe": bytes.fromhex("00000009 05 fffffffe 00000003"),

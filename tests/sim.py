@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.config import Polling, TransportConfig
+from protocol.order import ORDERS
 from protocol.receiver import Receiver
 from protocol.sender import Sender
+from protocol.tolerance import allowed_missing
 from protocol.wire import FrameArray, model_frames
 
 CONFIG = TransportConfig(mtu=576)      # chunks of 532 bytes
@@ -47,19 +49,22 @@ class Outcome:
     passes: int
     frames_sent: int
     early_stop: bool
+    order: np.ndarray | None      # in which the chunks were to be sent
 
 
 class Link:
     """Runs rounds over one pipe; what is on its way when a round ends arrives in the next."""
 
     def __init__(
-        self, pipe: Pipe, size: int, seed: int, first_round: int = 0, polling: Polling | None = None
+        self, pipe: Pipe, size: int, seed: int, first_round: int = 0, polling: Polling | None = None,
+        order: str = "sequential", agreed: bool = False,
     ) -> None:
         self.pipe, self.size = pipe, size
         self.random = np.random.default_rng(seed)
         self.frames: FrameArray = model_frames(4 * size, SESSION, CONFIG)
         self.sender = Sender(len(self.frames), polling)
         self.receiver = Receiver(4 * size, CONFIG.chunk_bytes, SESSION)
+        self.order, self.agreed = ORDERS[order](len(self.frames)), agreed
         self.round, self.now = first_round, 0.0
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._order = 0
@@ -77,7 +82,11 @@ class Link:
         self.frames.load(sent)
         self.frames.words[:, 2] = self.round
         self.receiver.arm(self.round, tolerance)
-        self.sender.start(self.round, self.now)
+        order = self.order(self.round, self.frames.values)
+        if self.agreed:
+            least = len(self.frames) - allowed_missing(tolerance, len(self.frames))
+            order = np.arange(len(self.frames))[:least] if order is None else order[:least]
+        self.sender.start(self.round, self.now, order)
         steps = 0
         while self.sender.active or not self.receiver.done:
             steps += 1
@@ -98,6 +107,7 @@ class Link:
         return Outcome(
             sent, self.receiver.gradient.view(np.float32).copy(), self.sender.delivered.copy(), self.receiver.missing,
             self.sender.passes, self.sender.frames_sent, self.sender.early_stop,
+            None if order is None else order.copy(),
         )
 
     def _send_batch(self) -> None:

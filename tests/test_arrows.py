@@ -24,8 +24,8 @@ COMMAND_LINE = "testbed.cli"
 
 # Layers of protocol/, lowest first. A module imports from lower layers; within the lowest, without a cycle.
 LAYERS = (
-    {"errors", "config", "wire", "tolerance", "pacing"},
-    {"sender", "receiver", "aggregate", "inbox", "sockets"},
+    {"errors", "order", "aggregate", "config", "wire", "tolerance", "pacing"},
+    {"sender", "receiver", "inbox", "sockets"},
     {"stats", "endpoint"},
     {"handshake"},
     {"server", "worker"},

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from tiny import DOCUMENT
 
+from scenarios import load
 from testbed import cli, runner
 from testbed.doctor import TOOLS
 from testbed.results import RunFolder
@@ -53,7 +54,8 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[runner.Job]:
     def run_job(job: runner.Job, *_: object) -> Outcome:
         started.append(job)
         failed = job.transport == "mlt" and job.scenario.name == "fails"
-        return Outcome(job, *(("failed", "w2 was killed by SIGKILL") if failed else ("complete", None)), 1.25)
+        status, error = ("failed", "w2 was killed by SIGKILL") if failed else ("complete", None)
+        return Outcome(job, status, error, 1.25, 3 << 30, 1 << 20)
 
     monkeypatch.setattr(runner, "run_job", run_job)
     return started
@@ -187,6 +189,67 @@ def test_data_that_cannot_be_had_is_an_error_before_anything_runs(dblp, jobs, mo
 # --- results that stand there ---
 
 
+def finished(transport: str, **changes: Any) -> RunFolder:
+    """A complete run of tiny.yaml by engine local on the digits, but for these changes of its record."""
+    folder = RunFolder(Path("results/tiny") / f"{transport}-s1")
+    scenario = load("tiny.yaml").model_dump(mode="json")
+    folder.create(False, **{
+        "scenario": scenario, "profile": None, "transport": transport, "seed": 1, "engine": "local", "capture": False,
+        "dataset": {"name": "digits"}, "duration_s": 60.0, **changes,
+    })
+    folder.update(status="complete")
+    return folder
+
+
+def test_resuming_keeps_complete_runs_and_makes_the_others(dblp, jobs):
+    finished("dblp")
+    finished("mlt").update(status="interrupted")
+    said = dblp("run", "tiny.yaml", "--engine", "local", "--resume")
+    assert said.status == 0
+    assert "kept results/tiny/dblp-s1" in said.out
+    assert [job.transport for job in jobs] == ["mlt"]
+    assert "all left: about 60 s" not in said.out, "an interrupted run tells no time"
+
+
+def test_what_other_transports_seeds_and_descriptions_say_does_not_matter_to_a_finished_run(dblp, jobs):
+    finished("dblp")
+    Path("tiny.yaml").write_text(DOCUMENT.replace("p: 5%", "p: 6%") + "seeds: [1, 2]\ndescription: another\n")
+    assert dblp("run", "tiny.yaml", "--engine", "local", "--resume").status == 0
+    assert [job.path.name for job in jobs] == ["mlt-s1", "dblp-s2", "mlt-s2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "text"),
+    [
+        (("--set", "workload.iterations=20"), {}, "with workload.iterations 12, and this one would have 20"),
+        (("--set", "transports.dblp.tolerance.high=50%"), {},
+         "with transports.dblp.tolerance.high 0.408, and this one would have 0.5"),
+        ((), {"engine": "mininet"}, "with engine 'mininet', and this one would have 'local'"),
+        ((), {"dataset": {"name": "cifar10"}}, "with dataset 'cifar10', and this one would have 'digits'"),
+    ],
+)
+def test_resuming_refuses_a_complete_run_of_other_settings(dblp, jobs, arguments, changes, text):
+    finished("dblp", **changes)
+    said = dblp("run", "tiny.yaml", "--engine", "local", "--resume", *arguments)
+    assert said.status == 2
+    assert f"results/tiny/dblp-s1 holds a complete run {text}; give --overwrite instead of --resume" in said.err
+    assert jobs == []
+
+
+def test_resuming_and_overwriting_exclude_each_other(dblp, jobs):
+    said = dblp("run", "tiny.yaml", "--resume", "--overwrite")
+    assert said.status == 2
+    assert "give one of the two" in said.err
+
+
+def test_earlier_runs_tell_how_long_a_batch_takes(dblp, jobs):
+    finished("dblp")
+    finished("mlt", duration_s=120.0)
+    said = dblp("run", "tiny.yaml", "--engine", "local", "--overwrite")
+    assert said.out.startswith("2 runs, about 3 min\n")
+    assert "all left: about 3 min" in said.out
+
+
 @pytest.mark.parametrize("transport", ["dblp", "mlt"])
 def test_complete_runs_are_refused_before_anything_runs(dblp, jobs, transport):
     folder = RunFolder(Path("results/tiny") / f"{transport}-s1")
@@ -208,7 +271,8 @@ def test_a_failed_run_is_named_and_the_others_are_run(dblp, jobs):
     Path("fails.yaml").write_text(DOCUMENT.replace("name: tiny", "name: fails"))
     said = dblp("run", "fails.yaml", "tiny.yaml", "--engine", "local")
     assert said.status == 1
-    assert "failed after 1 s, results/fails/mlt-s1: w2 was killed by SIGKILL" in said.out
+    assert "failed after 1 s, memory up to 3.0 GiB, results/fails/mlt-s1: w2 was killed by SIGKILL" in said.out
+    assert "3 of 4 runs complete in 0 s; peak memory 3.0 GiB" in said.out
     assert len(jobs) == 4
 
 
@@ -216,7 +280,8 @@ def test_json_is_all_that_comes_to_standard_output(dblp, jobs):
     Path("fails.yaml").write_text(DOCUMENT.replace("name: tiny", "name: fails"))
     said = dblp("run", "fails.yaml", "--engine", "local", "--set", "seeds=[3]", "--json")
     assert said.status == 1
-    mine = {"scenario": "fails", "seed": 3, "duration_s": 1.25}
+    mine = {"scenario": "fails", "seed": 3, "duration_s": 1.25, "peak_memory_bytes": 3 << 30,
+            "peak_disk_bytes": 1 << 20}
     assert json.loads(said.out) == [
         mine | {"transport": "dblp", "status": "complete", "error": None, "path": "results/fails/dblp-s3"},
         mine | {"transport": "mlt", "status": "failed", "error": "w2 was killed by SIGKILL",

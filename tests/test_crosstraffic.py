@@ -32,6 +32,7 @@ def test_traffic_flows_between_start_and_stop(kind, own):
     try:
         assert sink.stdout.readline() == "{}\n"
         sender = start(kind, "--host", "127.0.0.1", "--port", port, *own)
+        assert sender.stdout.readline() == "{}\n"
         sent = [0]
         for pause in (0, 0.2, 1, 3, 10):  # a busy machine may start it late
             if sent[-1]:

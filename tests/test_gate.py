@@ -35,10 +35,11 @@ class RecordingInjector(Injector):
 
     def close(self) -> None: ...
 
-    def set(self, host: str, direction: str, events) -> None:
+    def set(self, changes) -> None:
         if self.failure:
             raise self.failure
-        self.calls.append((host, direction, [event.expected_loss for event in events]))
+        for link, events in changes.items():
+            self.calls.append((*link, [event.expected_loss for event in events]))
 
     def counters(self) -> dict[tuple[str, str], Counters]:
         self._seen += 10
@@ -152,6 +153,19 @@ def test_a_burst_that_ends_with_the_run_is_switched_off(folder, injector):
             client.close()
     assert injector.calls[-2:] == [("w1", "to_server", []), ("w2", "to_server", [])]
     assert [line["kind"] for line in log()] == ["start", "burst_start", "burst_stop", "end"]
+
+
+def test_a_burst_that_the_run_does_not_see_the_end_of_stops_in_the_iteration_it_came_to(folder, injector):
+    with make(injector, scenario({"at": {"iteration": 3}, "duration": "10 iterations"})):
+        clients = [GateClient("gate.sock", node) for node in NODES]
+        for client in clients:
+            client.send_barrier(3)
+        answer(clients[0])
+        for iteration in (3, 4):
+            clients[1].report(iteration=iteration)
+        clients[2].report(iteration=3)      # w1 is in iteration 5, w2 in 4, when both are gone
+    stop = next(line for line in log() if line["kind"] == "burst_stop")
+    assert stop["iteration"] == 6
 
 
 def test_a_lost_node_is_named_to_those_that_wait_and_to_those_that_come_later(folder, injector):

@@ -180,12 +180,30 @@ def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
         tcp, _ = listener.accept()
         tcp.sendall(encode(Challenge(1, bytes(16))))
         tcp.recv(1 << 16)
-        welcome = Welcome(version=1, session=1, udp_port=9, workers=1, share=None)
+        welcome = Welcome(1, session=1, udp_port=9, workers=1, share=None, order="sequential", error_feedback=False)
         tcp.sendall(encode(replace(welcome, mac=authenticate(b"guess", "server", bytes(32), welcome))))
         error = worker.exception()
         tcp.close()
     assert isinstance(error, RemoteProtocolError)
     assert str(error) == "the server does not know this job's secret"
+
+
+def test_an_order_that_a_worker_does_not_know_is_named() -> None:
+    with Pool() as pool, socket.create_server(HERE) as listener:
+        worker = pool(Worker, listener.getsockname(), 0, SIZE, CONFIG)
+        tcp, _ = listener.accept()
+        nonce = bytes(16)
+        tcp.sendall(encode(Challenge(1, nonce)))
+        decoder = ControlDecoder()
+        decoder.feed(tcp.recv(1 << 16))
+        [hello] = decoder
+        welcome = Welcome(1, session=1, udp_port=9, workers=1, share=None, order="oldest", error_feedback=False)
+        mac = authenticate(CONFIG.secret, "server", nonce + bytes.fromhex(hello.nonce), welcome)
+        tcp.sendall(encode(replace(welcome, mac=mac)))
+        error = worker.exception()
+        tcp.close()
+    assert isinstance(error, RemoteProtocolError)
+    assert "in the order 'oldest'; this worker knows sequential, rotating, by_norm" in str(error)
 
 
 def test_a_hello_that_answers_another_challenge_is_refused() -> None:

@@ -35,7 +35,7 @@ def test_without_a_burst_all_frames_arrive_and_are_counted(tmp_path, injector):
 @pytest.mark.parametrize("share", [0.05, 0.7, 1.0])
 def test_a_burst_loses_its_share(tmp_path, injector, share: float):
     link = LocalLinks(tmp_path, "srv", 1).link("w1", "to_server")
-    injector.set("w1", "to_server", [random_loss(share)])
+    injector.set({("w1", "to_server"): [random_loss(share)]})
     kept = np.concatenate([link.keep(44) for _ in range(500)])
     low, high = stats.binom.interval(0.9999, 22_000, share)
     counts = injector.counters()["w1", "to_server"]
@@ -62,7 +62,7 @@ def spells(lost: np.ndarray) -> np.ndarray:
 def test_losses_come_in_the_spells_of_their_chain(tmp_path, injector, fields, mean_spell):
     event = loss(**fields)
     link = LocalLinks(tmp_path, "srv", 1).link("w1", "to_server")
-    injector.set("w1", "to_server", [event])
+    injector.set({("w1", "to_server"): [event]})
     lost = ~np.concatenate([link.keep(44) for _ in range(5000)])
     assert lost.mean() == pytest.approx(event.expected_loss, abs=0.02)
     if mean_spell:
@@ -73,7 +73,7 @@ def test_losses_come_in_the_spells_of_their_chain(tmp_path, injector, fields, me
 
 def test_draws_depend_on_seed_node_and_link_alone(tmp_path, injector):
     for host in HOSTS:
-        injector.set(host, "to_server", [random_loss(0.5)])
+        injector.set({(host, "to_server"): [random_loss(0.5)]})
 
     def draws(node: str, seed: int, host: str) -> list[bool]:
         return LocalLinks(tmp_path, node, seed).link(host, "to_server").keep(64).tolist()
@@ -87,17 +87,17 @@ def test_draws_depend_on_seed_node_and_link_alone(tmp_path, injector):
 def test_what_the_engine_sets_reaches_a_process_at_once(tmp_path, injector):
     links = LocalLinks(tmp_path, "srv", 1)
     first, second = (links.link(host, "to_server") for host in HOSTS)
-    injector.set("w1", "to_server", [random_loss(1.0)])
+    injector.set({("w1", "to_server"): [random_loss(1.0)]})
     assert not first.keep(8).any()
     assert second.keep(8) is None
-    injector.set("w1", "to_server", [])
+    injector.set({("w1", "to_server"): []})
     assert first.keep(8) is None
     cut = {"action": "partition", "duration": "1s", "protocol": "udp"} | AT
-    injector.set("w1", "to_server", [loss(loss="1%"), PartitionEvent.model_validate(cut)])
+    injector.set({("w1", "to_server"): [loss(loss="1%"), PartitionEvent.model_validate(cut)]})
     assert not first.keep(8).any()
     assert injector.counters()["w1", "to_server"] == Counters(24, 16)
 
 
 def test_the_servers_own_link_is_refused(injector):
     with pytest.raises(InjectorError, match="srv to_server: engine local has the links of workers only"):
-        injector.set("srv", "to_server", [])
+        injector.set({("srv", "to_server"): []})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from captures import step
+import tiny
+from captures import START, step
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP, UDP
@@ -15,8 +17,10 @@ from scapy.packet import Raw
 from scapy.utils import rdpcap
 
 from analysis import proof
+from analysis.balance import balances
 from analysis.dissector import DataFrame, control_messages
 from analysis.pcap import CaptureError, channels, messages, read
+from analysis.wire import Link
 
 RECORD = {
     "iteration": 0, "worker": "w1", "direction": "reduce", "latency_s": 0.0195, "passes": 2, "frames_sent": 13,
@@ -70,21 +74,32 @@ def assemble(pieces: list[tuple[int, bytes]]) -> bytes:
 
 
 def run_folder(
-    folder: Path, *rows: dict, dropped: int = 0, injected: int = 3, queue: int = 0, events: list[dict] | None = None,
-    status: str = "complete",
+    folder: Path, *rows: dict, dropped: int = 0, injected: int = 3, queue: int = 0, status: str = "complete",
+    event: dict | None = None, before: int = 0, begun: float = START,
 ) -> Path:
-    """A run with `step()` captured, and these records."""
+    """A run with `step()` captured, and these records.
+
+    With an event, the log has its start, at a time (s since the epoch) when `before` packets had been dropped by the
+    queue, and its stop 100 ms later.
+    """
     (folder / "captures").mkdir(parents=True)
     step().write(folder / "captures")
     pd.DataFrame(rows).to_parquet(folder / "rounds.parquet")
-    (folder / "run.json").write_text(json.dumps({"status": status, "scenario": {"events": events or []}}))
+    whole = [{"at": {"iteration": 0}, "duration": "1 iteration", "selector": ["w1"]} | event] if event else []
+    plan = tiny.scenario(topology={"workers": 1, "link": {"rate": "1gbit", "limit": 1}}, events=whole)
+    (folder / "run.json").write_text(json.dumps({"status": status, "scenario": plan.model_dump(mode="json")}))
     kinds = {"data": {"packets": 20, "dropped": dropped}, "control": {"packets": 20, "dropped": 0}}
     (folder / "captures" / "capture.json").write_text(json.dumps({"s1-w1": kinds}))
-    last = {
-        "kind": "end", "counters": [{"host": "w1", "direction": "to_server", "seen": 13, "dropped": injected}],
-        "queues": [{"interface": "s1-srv", "dropped": queue}, {"interface": "s1-w1", "dropped": 0}],
-    }
-    (folder / "events.jsonl").write_text(json.dumps(last) + "\n")
+    def line(kind: str, at: float, seen: int, injected: int, queue: int) -> str:
+        return json.dumps({
+            "kind": kind, "event": 0, "wall": datetime.fromtimestamp(at, UTC).isoformat(),
+            "counters": [{"host": "w1", "direction": "to_server", "seen": seen, "dropped": injected}],
+            "queues": [{"interface": "s1-srv", "dropped": queue}, {"interface": "s1-w1", "dropped": 0}],
+        })
+
+    flips = [line("burst_start", begun, 0, 0, before), line("burst_stop", begun + 0.1, 13, injected, queue)]
+    log = [*(flips if event else []), line("end", begun + 9, 13, injected, queue)]
+    (folder / "events.jsonl").write_text("\n".join(log) + "\n")
     return folder
 
 
@@ -156,11 +171,61 @@ def test_what_the_capture_dropped_explains_as_many_frames_and_no_more(tmp_path: 
     assert difference.explanation is None
 
 
-def test_what_no_counter_tells_is_said(tmp_path: Path) -> None:
-    events = [{"action": "loss"}, {"action": "duplicate"}]
-    run = run_folder(tmp_path / "run", RECORD, BROADCAST, injected=2, events=events)
-    [difference] = proof.examine([run]).differences
-    assert difference.explanation == "events with duplicate make or take packets that no counter tells"
+@pytest.mark.parametrize(
+    ("event", "counted", "explanation"),
+    [
+        # Of 13 packets, three were lost. A copy that is lost counts, and never entered.
+        ({"action": "duplicate", "duplicate": "10%"}, {"injected": 7}, "events.0 (duplicate) made at most 7 copies"),
+        ({"action": "duplicate", "duplicate": "10%"}, {"injected": 11}, None),
+        ({"action": "duplicate", "duplicate": "10%"}, {"injected": 2}, None),
+        ({"action": "duplicate", "duplicate": "10%", "correlation": "5%"}, {"injected": 11},
+         "events.0 (duplicate) made at most 13 copies"),
+        ({"action": "corrupt", "corrupt": "1%"}, {"injected": 1}, "events.0 (corrupt) damaged at most 2 packets beyond "
+         "recognition"),
+        ({"action": "corrupt", "corrupt": "1%"}, {"injected": 0}, None),
+        ({"action": "corrupt", "corrupt": "99%"}, {"injected": 4}, None),
+        ({"action": "traffic", "selector": "server"}, {"injected": 2, "queue": 5, "before": 1},
+         "events.0 (traffic) had at most 4 of the drops of shared queues"),
+        ({"action": "traffic", "selector": "server"}, {"queue": 4},
+         "events.0 (traffic) had at most 4 of the drops of shared queues"),
+        ({"action": "traffic", "selector": "server"}, {"queue": 4, "before": 4}, None),
+        ({"action": "link_down", "duration": "100ms"}, {"injected": 0},
+         "events.0 (link_down) took at most the 13 frames that entered meanwhile, 0 in queues, and TCP segments, of "
+         "which only the number is known: 0"),
+        ({"action": "link_down", "duration": "100ms"}, {"injected": 0, "begun": START + 60}, None),
+        ({"action": "loss", "loss": "50%"}, {"injected": 2}, None),
+    ],
+)
+def test_what_no_counter_tells_explains_no_more_than_it_can_have_done(
+    tmp_path: Path, event: dict, counted: dict, explanation: str | None
+) -> None:
+    [difference] = proof.examine([run_folder(tmp_path / "run", RECORD, BROADCAST, event=event, **counted)]).differences
+    assert difference.where == "w1 to srv"
+    assert difference.explanation == explanation
+
+
+def star_of_three(links: list[Link], queues: dict[str, int], counters: dict[str, int], **topology: object) -> list:
+    """Balances of links, with these drops of queues and, to the server, of the injector."""
+    plan = tiny.scenario({"at": {"iteration": 0}}, topology={"workers": 3, "link": {"rate": "1gbit"}} | topology)
+    end = {
+        "kind": "end", "queues": [{"interface": name, "dropped": number} for name, number in queues.items()],
+        "counters": [
+            {"host": name, "direction": "to_server", "seen": 99, "dropped": number} for name, number in counters.items()
+        ],
+    }
+    return [(each.where, each.lost, each.dropped) for each in balances(plan, [end], links, [])]
+
+
+def test_ways_are_told_apart_until_they_share_what_dropped_their_packets() -> None:
+    links = [Link(f"w{n}", "reduce", n, 0) for n in (1, 2, 3)]
+    apart = star_of_three(links, {"s1-srv": 0}, {"w1": 1, "w2": 2, "w3": 3})
+    assert sorted(apart) == [("w1 to srv", 1, 1), ("w2 to srv", 2, 2), ("w3 to srv", 3, 3)]
+    assert star_of_three(links, {"s1-srv": 3}, {"w1": 1, "w2": 2}) == [("w1, w2, w3 to srv", 6, 6)]
+    assert star_of_three(links, {}, {"srv": 6}) == [("w1, w2, w3 to srv", 6, 6)]
+    assert star_of_three(links[:2], {"s1-srv": 3}, {"w1": 1}) == [], "w3 may have had a part in the drops"
+    two_tiers = {"kind": "leaf_spine", "leaves": 2, "oversubscription": 4}      # w3 alone is on leaf2
+    both = star_of_three(links, {"spine1-leaf1": 1, "leaf2-w3": 9}, {"leaf2-spine1": 2, "w1": 1, "w2": 2}, **two_tiers)
+    assert sorted(both) == [("w1 to srv", 1, 1), ("w2 to srv", 2, 2), ("w3 to srv", 3, 3)]
 
 
 def test_a_run_that_broke_off_may_lack_its_last_records(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from sim import CONFIG, SESSION, Link, Outcome, Pipe
 
 from protocol.config import Polling
 from protocol.errors import DropReason
+from protocol.order import ORDERS
 from protocol.receiver import Receiver
 from protocol.tolerance import allowed_missing
 from protocol.wire import Bitmap, FrameArray, Probe, Progress, Stop, model_frames, pack_bits
@@ -223,7 +224,7 @@ def test_frames_after_the_stop_are_stale_and_change_nothing() -> None:
     np.testing.assert_array_equal(received(receiver), before)
 
 
-def test_stop_counts_stale_frames_of_its_own_round_only() -> None:
+def test_each_frame_that_arrives_is_in_one_stop() -> None:
     receiver = armed(0.1)
     take(receiver, frames(), *range(9))
     take(receiver, frames(), 9)      # after the stop
@@ -231,7 +232,7 @@ def test_stop_counts_stale_frames_of_its_own_round_only() -> None:
     receiver.arm(ROUND + 1, 0.0)
     take(receiver, frames(), 3, 4)
     take(receiver, frames(ROUND + 1), *range(10))
-    assert receiver.outbox == [Stop(ROUND + 1, 2, 0, bits())]
+    assert receiver.outbox == [Stop(ROUND + 1, 3, 0, bits())]
 
 
 @given(
@@ -309,13 +310,36 @@ def check(outcome: Outcome, tolerance: float) -> None:
 pollings = st.none() | st.builds(Polling, every=st.integers(1, 50), wait=st.sampled_from([0.0, 0.7, 30.0]))
 
 
-@given(pipes, st.integers(1, 40 * CHUNK // 4), tolerances, pollings, st.integers(0, 2**32 - 1))
+@given(
+    pipes, st.integers(1, 40 * CHUNK // 4), tolerances, pollings, st.sampled_from(sorted(ORDERS)), st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
 def test_every_round_ends_and_keeps_its_promises(
-    pipe: Pipe, size: int, wanted: list[float], polling: Polling | None, seed: int
+    pipe: Pipe, size: int, wanted: list[float], polling: Polling | None, order: str, agreed: bool, seed: int
 ) -> None:
     # From round 2**32 - 2, so that stale frames and messages meet the wrap as well.
-    for outcome, tolerance in zip(Link(pipe, size, seed, 2**32 - 2, polling).run(wanted), wanted, strict=True):
+    link = Link(pipe, size, seed, 2**32 - 2, polling, order, agreed)
+    for outcome, tolerance in zip(link.run(wanted), wanted, strict=True):
         check(outcome, tolerance)
+        if agreed:      # the sender knows beforehand what will be missing
+            assert np.flatnonzero(outcome.delivered).tolist() == np.sort(outcome.order).tolist()
+
+
+@given(pipes, st.sampled_from([0.1, 0.408]), st.integers(0, 2**32 - 1))
+def test_no_repair_sends_a_chunk_that_is_left_out(pipe: Pipe, tolerance: float, seed: int) -> None:
+    link = Link(pipe, 40 * CHUNK // 4, seed, order="by_norm", agreed=True)
+    [outcome] = link.run([tolerance])
+    norms = np.linalg.norm(outcome.sent.reshape(40, -1), axis=1)
+    assert norms[outcome.delivered].min() >= norms[~outcome.delivered].max()
+    assert not outcome.got.reshape(40, -1)[~outcome.delivered].any()
+
+
+@pytest.mark.parametrize("order", ["by_norm", "rotating"])
+def test_an_early_stop_leaves_out_the_end_of_the_order(order: str) -> None:
+    [outcome] = Link(Pipe(control=0.1), 400 * CHUNK // 4, seed=1, order=order, first_round=4).run([0.408])
+    assert outcome.early_stop
+    assert outcome.delivered[outcome.order[:237]].all()
+    assert not outcome.delivered[outcome.order[260:]].any()
 
 
 def test_a_clean_pipe_needs_one_pass() -> None:

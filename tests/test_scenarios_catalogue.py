@@ -51,6 +51,21 @@ def test_bursts_hit_the_first_iteration_of_the_same_epochs_in_long_runs(profile:
     assert places == ([(0, 3), (1, 2)] if profile == "smoke" else [(3, 0), (7, 0)])
 
 
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name.endswith("-polling")])
+def test_polling_scenarios_differ_from_the_plain_ones_in_their_senders_only(name: str) -> None:
+    polling, plain = load(name), load(name.replace("-polling", "-microburst"))
+    for transport in polling.transports.values():
+        assert (transport.sender.poll_every, transport.sender.poll_wait, transport.pacing.mode) == (100, 0.001, "none")
+    settings = {"sender": None, "pacing": plain.transports["dblp"].pacing}
+    same = {key: transport.model_copy(update=settings) for key, transport in polling.transports.items()}
+    about = {"name": plain.name, "description": plain.description}
+    assert polling.model_copy(update={"transports": same} | about) == plain
+    short = load(name, "laptop")
+    for window, moved in zip(polling.timeline(), short.timeline(), strict=True):
+        place = window.start / polling.workload.iterations
+        assert moved.start / short.workload.iterations == pytest.approx(place, abs=0.5 / short.workload.iterations)
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -256,8 +256,8 @@ def test_bad_pacing(pacing: str, message: str) -> None:
         ("[srv-1]", "mine.yaml:15: events.0.selector.0: unknown host 'srv-1'; did you mean 'srv'?"),
         (
             "w1",
-            "mine.yaml:15: events.0.selector: write 'workers', 'server', 'all', or a list of different hosts such as "
-            "[w1, w3], not 'w1'",
+            "mine.yaml:15: events.0.selector: write 'workers', 'server', 'all', 'trunks', or a list of different "
+            "names such as [w1, w3] or [leaf1-spine1], not 'w1'",
         ),
     ],
 )

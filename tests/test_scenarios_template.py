@@ -50,7 +50,9 @@ def test_the_keys_in_comments_can_be_switched_on(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_proposals_are_valid_in_the_json_schema(name: str, tmp_path: Path) -> None:
     text = template("mine", name, "mine.yaml", "rules.json")
-    definitions = json_schema(complete=True)["$defs"]
+    schema = json_schema(complete=True)
+    definitions = schema["$defs"]
+    (transport,) = schema["properties"]["transports"]["patternProperties"].values()
     proposals = [yaml.safe_load(line) for line in re.findall(r"^ *#   (\w+: .*|- \{.*)$", text, re.MULTILINE)]
     assert len(proposals) >= 3
     for proposal in proposals:
@@ -59,6 +61,7 @@ def test_proposals_are_valid_in_the_json_schema(name: str, tmp_path: Path) -> No
             continue
         ((key, value),) = proposal.items()
         rules = [model["properties"][key] for model in definitions.values() if key in model.get("properties", {})]
+        rules += [transport] if key in load(name).transports else []
         assert any(
             jsonschema.Draft202012Validator(each | {"$defs": definitions}).is_valid(value) for each in rules
         ), proposal
@@ -68,7 +71,7 @@ def test_every_key_is_explained_once(tmp_path: Path) -> None:
     text = written(tmp_path, "examples/demo").read_text()
     said = " ".join(line.strip(" #") for line in text.splitlines() if re.match(r" *# ", line))
     schema = json_schema()
-    for name in ("Star", "Link", "Workload", "Optimizer", "Transport", "PhaseAwareTolerance"):
+    for name in ("Star", "Link", "Workload", "Optimizer", "BoundedLoss", "PhaseAwareTolerance"):
         for key, rules in schema["$defs"][name]["properties"].items():
             assert len(re.findall(rf"^ *#?{key}:", text, re.MULTILINE)) >= 1, key
             if "description" in rules:

@@ -61,7 +61,7 @@ def test_a_mistake_in_a_file_has_its_line(tmp_path: Path):
 
 def test_what_templates_propose_is_valid():
     definitions = json_schema()["$defs"].values()
-    proposed = [rules["examples"][0] for rules in definitions if "kind" in str(rules.get("examples"))]
+    proposed = [rules["examples"][0] for rules in definitions if "link" in str(rules.get("examples"))]
     assert {type(load("demo", overrides=[f"topology={json.dumps(each)}"]).topology) for each in proposed} == {
         LeafSpine, TwoDatacenters,
     }  # fmt: skip

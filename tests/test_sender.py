@@ -172,6 +172,51 @@ def test_a_new_round_starts_afresh() -> None:
     assert sender.active
 
 
+# --- orders ---
+
+
+def test_passes_keep_the_order_and_repair_what_is_missing_in_it() -> None:
+    sender = Sender(10)
+    sender.start(5, 0.0, np.array([9, 1, 8, 2, 7, 3, 6, 4, 5, 0]))
+    assert send_pass(sender) == [9, 1, 8, 2, 7, 3, 6, 4, 5, 0]
+    assert sender.handle(Bitmap(5, 1, bits(10, 0, 2, 9)), 1.0) == (10, 7)
+    assert send_pass(sender) == [9, 2, 0]
+    # Of pass 2 the receiver has seen up to chunk 2, the second of three; seven were here before.
+    assert sender.handle(Progress(5, 2, 8, 2), 1.0) == (2, 1)
+
+
+def test_chunks_that_are_left_out_are_not_repaired() -> None:
+    sender = Sender(10)
+    sender.start(5, 0.0, np.array([4, 2, 9, 6]))
+    assert send_pass(sender, limit=3) == [4, 2, 9, 6]
+    assert sender.handle(Bitmap(5, 1, bits(10, 0, 1, 2, 3, 5, 7, 8, 9)), 1.0) == (4, 2)
+    assert send_pass(sender) == [2, 9]
+    sender.handle(Stop(5, 0, 0, bits(10, 0, 1, 3, 5, 7, 8)), 2.0)
+    assert (sender.passes, sender.frames_sent, int(sender.delivered.sum())) == (2, 6, 4)
+
+
+def test_progress_is_read_in_the_order_of_the_pass() -> None:
+    order = np.arange(100)[::-1]
+    sender = Sender(100)
+    sender.start(5, 0.0, order)
+    sender.advance(80, 0.0)
+    # Chunk 50 is the 50th from the end.
+    assert sender.handle(Progress(5, 1, 40, 50), 1.0) == (50, 40)
+    assert sender.handle(Progress(5, 1, 40, 5), 1.0) is None      # not sent yet
+    assert sender.handle(Progress(5, 1, 40, 2**32 - 1), 1.0) is None
+    send_pass(sender)
+    sender.handle(Bitmap(5, 1, bits(100, *range(0, 100, 2))), 2.0)
+    assert send_pass(sender, limit=44)[:3] == [98, 96, 94]
+
+
+def test_a_round_without_an_order_follows_one_with() -> None:
+    sender = Sender(10)
+    sender.start(5, 0.0, np.array([3, 1]))
+    sender.handle(Stop(5, 0, 0, bits(10)), 1.0)
+    sender.start(7, 2.0)
+    assert sender.peek(100) == slice(0, 10)
+
+
 # --- polling ---
 
 

@@ -35,7 +35,7 @@ def test_plan_of_a_switch_port():
 def test_hosts_segment_before_the_wire_and_join_after_it():
     plan = words(shaping.commands(link(), "w1-eth0", "host"))
     assert "ethtool -K w1-eth0 tso off tx-udp-segmentation off gro on" in plan
-    assert any(line.endswith("> /sys/class/net/w1-eth0/gro_flush_timeout") for line in plan)
+    assert "> /sys/class/net/w1-eth0/gro_flush_timeout" in plan[-1]
 
 
 def test_latency_takes_netem_whose_limit_leaves_the_queue_its_length():
@@ -135,7 +135,8 @@ def test_links_carry_their_rate_hold_their_queue_and_say_so():
     assert {entry["interface"] for entry in report["links"]} == {"srv-eth0", "s1-srv", "w1-eth0", "s1-w1"}
     assert {entry["rate_bps"] for entry in report["links"]} == {200e6}
     # Never faster, apart from the bucket and the receiver's clock; slower only where the machine is busy.
-    assert 0.5 * 200e6 <= report["rate"] <= 1.05 * 200e6
+    assert report["rate"] >= 0.5 * 200e6
+    assert max(report["rates"]) <= 1.05 * 200e6
     assert report["datagrams_per_call"] > 4
     sent = {entry["interface"]: entry["sent_packets"] for entry in report["drops"]}
     assert sent["s1-srv"] >= 10_000

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from typing import get_args
 
 import pytest
 
 from protocol import Polling, TransportConfig
+from protocol.aggregate import AGGREGATES
+from protocol.config import BROADCASTS
+from protocol.order import ORDERS
 from scenarios import Scenario, ScenarioError, load
+from scenarios.transports import BoundedLoss
 from testbed.transport import transport_config
 
 
@@ -27,11 +33,28 @@ def test_a_polling_sender() -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "names"), [("order", ORDERS), ("aggregate", AGGREGATES), ("broadcast", BROADCASTS)]
+)
+def test_scenarios_know_what_the_protocol_knows(field: str, names: Iterable[str]) -> None:
+    assert get_args(BoundedLoss.model_fields[field].annotation) == tuple(names)
+    assert getattr(settings(), field) == getattr(TransportConfig(), field) == next(iter(names))
+    for name in names:
+        assert getattr(settings(f"{field}={name}"), field) == name
+
+
+def test_error_feedback() -> None:
+    assert not settings().error_feedback
+    assert settings("error_feedback=true").error_feedback
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("sender={poll_every: 0, poll_wait: 1ms}", "greater than or equal to 1"),
         ("sender={poll_every: 100, poll_wait: 1}", "1 has no unit; write a time such as '20ms'"),
         ("sender={poll_every: 100}", "poll_wait"),
+        ("order=by_size", "'by_size' is not 'sequential', 'rotating' or 'by_norm'"),
+        ("error_feedback=1", "error_feedback"),
     ],
 )
 def test_bad_settings_are_named(override: str, message: str) -> None:

@@ -40,7 +40,10 @@ HELLO = Hello(
     version=1, rank=2, name="w3", udp_port=52354, frame_bytes=1472, size_bytes=4000, chunks=3,
     tensors=[["fc.weight", [10, 100], "float32"]], nonce="00ff", mac="ab",
 )
-WELCOME = Welcome(version=1, session=0xDEADBEEF, udp_port=52226, workers=3, share=2.5e8, mac="cd")
+WELCOME = Welcome(
+    version=1, session=0xDEADBEEF, udp_port=52226, workers=3, share=2.5e8, order="by_norm", error_feedback=True,
+    mac="cd",
+)
 
 MESSAGES: list[Message] = [
     Challenge(1, bytes(range(16))), HELLO, WELCOME, Round(7, 0.5, True), Probe(0xFFFFFFFE, 3),
@@ -95,6 +98,9 @@ def test_a_frame_fills_the_mtu_with_whole_floats(mtu: int, chunk: int) -> None:
         ({"data_port_base": -1}, "data_port_base is -1"),
         ({"pacing": "shared"}, "pacing is 'shared'; known are none, fixed, share"),
         ({"pacing": "fixed"}, "needs fixed_rate"),
+        ({"broadcast": "lossless"}, "broadcast is 'lossless'; known are lossy, agreed, complete"),
+        ({"order": "norm"}, "order is 'norm'; known are sequential, rotating, by_norm"),
+        ({"aggregate": "mean"}, "aggregate is 'mean'; known are zero_fill, contributors"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused(changes: dict, message: str) -> None:
@@ -120,6 +126,16 @@ def test_loading_again_overwrites_the_whole_gradient() -> None:
     frames.load(np.ones(135, np.float32))
     frames.load(np.zeros(135, np.float32))
     assert not frames.chunks.any()
+
+
+@pytest.mark.parametrize("size", [1, 132, 133, 134, 266, 300])
+def test_a_gradient_is_added_to_what_the_frames_hold(size: int) -> None:
+    frames = model_frames(4 * size, 1, TransportConfig(mtu=576))
+    first, second = np.arange(size, dtype=np.float32), np.full(size, 0.5, np.float32)
+    frames.load(first)
+    frames.add(second)
+    assert frames.chunks.reshape(-1).view(np.float32)[:size].tolist() == (first + second).tolist()
+    assert not frames.chunks.reshape(-1)[4 * size :].any()
 
 
 def test_frame_views_share_memory() -> None:

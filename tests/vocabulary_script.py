@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import tiny
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 from star_script import DATAGRAMS, LINK, PAYLOAD, TRAIN, star, transmit, udp_pair
@@ -33,23 +34,17 @@ LOSSES = [
 ]
 
 
-def scenario(*events: dict) -> Scenario:
-    return Scenario.model_validate({
-        "name": "vocabulary",
-        "topology": {"workers": 2, "link": {"rate": "1gbit"}},
-        "workload": {
-            "model": "digits_cnn", "batch_size": 8, "iterations": 8, "iterations_per_epoch": 8,
-            "optimizer": {"lr": 0.1},
-        },
-        "transports": {"mlt": {"tolerance": {"policy": "fixed", "p": "1%"}}},
-        "events": [AT | event for event in events],
-    })
+STAR = {"workers": 2, "link": {"rate": "1gbit"}}
+
+
+def scenario(*events: dict, topology: dict = STAR) -> Scenario:
+    return tiny.scenario(topology=topology, events=[AT | event for event in events])
 
 
 @contextlib.contextmanager
-def staged(net: Mininet, name: str, *events: dict) -> Iterator[tuple[Injector, Director]]:
+def staged(net: Mininet, name: str, *events: dict, topology: dict = STAR) -> Iterator[tuple[Injector, Director]]:
     """The events, prepared and not yet begun."""
-    plan = scenario(*({"at": {"iteration": n}} | event for n, event in enumerate(events)))
+    plan = scenario(*({"at": {"iteration": n}} | event for n, event in enumerate(events)), topology=topology)
     injector = choose_injector(name, plan.events)
     injector.prepare(link_ends(plan))
     try:

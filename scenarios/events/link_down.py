@@ -7,7 +7,7 @@ from typing import Literal
 from scenarios.events.common import BaseEvent
 from scenarios.events.selectors import DIRECTIONS, LinkKey, LinkSelector
 from scenarios.topology import Topology
-from scenarios.units import Duration
+from scenarios.units import Timespan
 
 
 class LinkDownEvent(BaseEvent):
@@ -15,7 +15,7 @@ class LinkDownEvent(BaseEvent):
 
     action: Literal["link_down"]
     """What happens."""
-    duration: Duration
+    duration: Timespan
     """How long the port is down, a time: `500ms`."""
     selector: LinkSelector = "workers"
     """Whose links: `workers`, `server`, `all`, or a list such as `[w1, w3]`; between switches: `trunks`, or

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scenarios.events.common import LinkEvent
+from scenarios.units import Timespan
 
 
 class PartitionEvent(LinkEvent):
@@ -12,6 +13,8 @@ class PartitionEvent(LinkEvent):
 
     action: Literal["partition"]
     """What happens."""
+    duration: Timespan
+    """How long it lasts, a time: `500ms`."""
     direction: Literal["to_server", "to_worker", "both"] = "both"
     """Which way is cut; `both` by default."""
     protocol: Literal["udp", "all"] = "all"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from scenarios.events.common import BaseEvent
 from scenarios.events.selectors import HostSelector
-from scenarios.units import Duration
+from scenarios.units import Timespan
 
 
 class StopEvent(BaseEvent):
@@ -14,7 +14,7 @@ class StopEvent(BaseEvent):
 
     action: Literal["stop"]
     """What happens."""
-    duration: Duration
+    duration: Timespan
     """How long they stand still, a time: `500ms`."""
     selector: HostSelector
     """Who: `workers`, `server`, `all`, or a list such as `[w2]`."""

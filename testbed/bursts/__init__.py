@@ -10,7 +10,7 @@ in a file of its own in :mod:`testbed.bursts.actions`; :mod:`testbed.bursts.dire
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,11 +87,13 @@ class Injector(ABC):
         """
 
     @abstractmethod
-    def set(self, host: str, direction: str, events: Sequence[LinkImpairment]) -> None:
-        """Do to each further packet of a prepared link what these events say, and nothing else; in force on return.
+    def set(self, changes: Mapping[LinkKey, Sequence[LinkImpairment]]) -> None:
+        """Do to each further packet of prepared links what these events say, and nothing else; in force on return.
+
+        Other links stay as they are.
 
         Raises:
-            InjectorError: the link was not prepared, or the kernel refuses.
+            InjectorError: a link was not prepared, or the kernel refuses.
         """
 
     @abstractmethod
@@ -110,7 +112,7 @@ class Injector(ABC):
         """
         if not 0 <= probability <= 1:
             raise InjectorError(f"loss on {host} {direction}: {probability} is not a probability in 0..1")
-        self.set(host, direction, [random_loss(probability)] if probability else [])
+        self.set({(host, direction): [random_loss(probability)] if probability else []})
 
 
 def random_loss(probability: float) -> LossEvent:

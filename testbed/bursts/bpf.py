@@ -15,7 +15,7 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
@@ -284,10 +284,12 @@ class BpfInjector(Injector):
                 self.close()
                 raise InjectorError(f"bpf on {end.interface}: {_explain(error)}") from error
 
-    def set(self, host: str, direction: str, events: Sequence[LinkImpairment]) -> None:
-        if (host, direction) not in self._hooks:
-            raise InjectorError(f"events on {host} {direction}: this link was not prepared")
-        self._hooks[host, direction].set(events)
+    def set(self, changes: Mapping[LinkKey, Sequence[LinkImpairment]]) -> None:
+        for host, direction in changes:
+            if (host, direction) not in self._hooks:
+                raise InjectorError(f"events on {host} {direction}: this link was not prepared")
+        for key, events in changes.items():
+            self._hooks[key].set(events)
 
     def counters(self) -> dict[LinkKey, Counters]:
         return {key: hook.counters() for key, hook in self._hooks.items()}

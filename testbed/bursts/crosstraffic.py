@@ -1,31 +1,40 @@
 """A sender and a sink of cross traffic: `python -m testbed.bursts.crosstraffic udp|tcp|udp-sink|tcp-sink ...`.
 
 It stands ready, begins at the line `start` on its standard input and pauses at `stop`; at each stop it prints what it
-has sent so far. Standard library alone, so that it starts at once.
+has sent so far, once nothing of it is on its way. Standard library alone, so that it starts at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import fcntl
 import json
 import os
 import select
 import socket
+import struct
 import sys
+import termios
 import time
 
 UDP_SEGMENT = 103  # linux/udp.h
 SO_SNDBUFFORCE = 32  # asm-generic/socket.h
+SO_ATTACH_FILTER = 26
+TCP_NOTSENT_LOWAT = 25  # linux/tcp.h
 BATCH = 16  # datagrams a call: a short train, as an interrupt-driven NIC would send
 TICK = 0.001  # s
+UNSENT = 1 << 17  # bytes that a TCP socket holds beyond what is under way
+PATIENCE = 5.0  # s for what is under way to arrive; longer only where nothing arrives at all
 
 
 class Control:
-    """The lines on standard input."""
+    """The lines on standard input. Says that it is ready for them."""
 
     def __init__(self) -> None:
         self.on = self.ended = False
         self._rest = b""
+        print("{}", flush=True)
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for lines, at most so long; whether one of them was `stop`."""
@@ -39,8 +48,16 @@ class Control:
         return b"stop" in lines
 
 
-def say(datagrams: int, size: int) -> None:
+def say(sockets: list[socket.socket], datagrams: int, size: int) -> None:
+    """Report what was sent, when it has arrived or is lost (SIOCOUTQ, udp(7) and tcp(7))."""
+    deadline = time.monotonic() + PATIENCE
+    while any(outgoing(sock) for sock in sockets) and time.monotonic() < deadline:
+        time.sleep(TICK)
     print(json.dumps({"datagrams": datagrams, "bytes": size}), flush=True)
+
+
+def outgoing(sock: socket.socket) -> int:
+    return struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0]
 
 
 def send_udp(target: tuple[str, int], rate: float, payload: int) -> None:
@@ -58,7 +75,7 @@ def send_udp(target: tuple[str, int], rate: float, payload: int) -> None:
     while not control.ended:
         if not control.on:
             if control.wait(None):
-                say(sent, sent * payload)
+                say([sock], sent, sent * payload)
             begin, credit = time.monotonic(), 0
             continue
         due = int((time.monotonic() - begin) * rate / frame_bits)
@@ -70,7 +87,7 @@ def send_udp(target: tuple[str, int], rate: float, payload: int) -> None:
                 pass
             credit += BATCH
         if control.wait(TICK):
-            say(sent, sent * payload)
+            say([sock], sent, sent * payload)
 
 
 def send_tcp(target: tuple[str, int], flows: int) -> None:
@@ -78,12 +95,13 @@ def send_tcp(target: tuple[str, int], flows: int) -> None:
     sockets = [socket.create_connection(target, timeout=10) for _ in range(flows)]
     for sock in sockets:
         sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT)  # or a pause would begin megabytes later
     data = bytes(1 << 17)
     control, sent = Control(), 0
     while not control.ended:
         if not control.on:
             if control.wait(None):
-                say(0, sent)
+                say(sockets, 0, sent)
             continue
         for sock in select.select([], sockets, [], TICK)[1]:
             try:
@@ -91,13 +109,14 @@ def send_tcp(target: tuple[str, int], flows: int) -> None:
             except BlockingIOError:
                 continue
         if control.wait(0):
-            say(0, sent)
+            say(sockets, 0, sent)
 
 
 def receive_udp(port: int) -> None:
-    """Bound, so that no ICMP answers, and never read: the kernel drops what exceeds a small buffer, at no cost."""
+    """Bound, so that no ICMP answers; a filter (socket(7)) that passes nothing drops all in the kernel, at no cost."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K, 0 bytes
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(nothing)))
     sock.bind(("", port))
     print("{}", flush=True)
     sys.stdin.read()

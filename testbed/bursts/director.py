@@ -80,8 +80,8 @@ class Director:
         if index in self._actions:
             self._actions[index].start()
             return
-        for host, direction in self._events[index].links(self._topology):
-            self._injector.set(host, direction, self._in_force((host, direction)))
+        links = self._events[index].links(self._topology)
+        self._injector.set({link: self._in_force(link) for link in links})
 
     def _in_force(self, link: LinkKey) -> list[LinkImpairment]:
         by_slot: dict[str, LinkImpairment] = {}

@@ -7,11 +7,10 @@ the clock reaches a process in the midst of an iteration, too.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.signal import lfilter
 
 from scenarios.events import LinkImpairment, LossEvent
 from testbed.bursts import Counters, Injector, InjectorError, LinkEnd, LinkKey
@@ -43,6 +42,8 @@ class Draws:
         """(frames,) bool."""
         draws = self._rng.random(frames)
         if c := self._correlation:
+            from scipy.signal import lfilter  # a second, which other losses do not need
+
             draws, _ = lfilter([1 - c], [1, -c], draws, zi=[c * self._last])
             self._last = draws[-1] if frames else self._last
         return draws < (self._losses[0] if self._still else self._states(frames))
@@ -140,15 +141,17 @@ class LocalInjector(Injector):
     def prepare(self, links: Sequence[LinkEnd]) -> None:
         """Nothing to attach to."""
 
-    def set(self, host: str, direction: str, events: Sequence[LinkImpairment]) -> None:
-        if (host, direction) not in self._entries:
-            raise InjectorError(f"events on {host} {direction}: engine local has the links of workers only")
-        model = NO_LOSS
-        for event in events:
-            model = chain(event) if isinstance(event, LossEvent) and model is not ALL_LOST else ALL_LOST
-        entry = self._entries[host, direction]
-        entry["moves"], entry["losses"], entry["correlation"] = model.moves, model.losses, model.correlation
-        entry["changes"] += 1  # last: it makes the process look
+    def set(self, changes: Mapping[LinkKey, Sequence[LinkImpairment]]) -> None:
+        for host, direction in changes:
+            if (host, direction) not in self._entries:
+                raise InjectorError(f"events on {host} {direction}: engine local has the links of workers only")
+        for key, events in changes.items():
+            model = NO_LOSS
+            for event in events:
+                model = chain(event) if isinstance(event, LossEvent) and model is not ALL_LOST else ALL_LOST
+            entry = self._entries[key]
+            entry["moves"], entry["losses"], entry["correlation"] = model.moves, model.losses, model.correlation
+            entry["changes"] += 1  # last: it makes the process look
 
     def counters(self) -> dict[LinkKey, Counters]:
         return {key: Counters(int(e["seen"]), int(e["dropped"])) for key, e in self._entries.items()}

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from protocol.config import DATA_PORT_BASE, DATA_PORT_COUNT
 from scenarios.events import LinkImpairment, PartitionEvent
+from testbed import iproute
 from testbed.bursts import IPPROTO_UDP, Counters, Injector, InjectorError, LinkEnd, LinkKey, actions, is_complete_cut
 from testbed.shaping import qdisc_problem
 
@@ -84,33 +86,36 @@ class NetemInjector(Injector):
         self._ports: set[str] = set()
 
     def prepare(self, links: Sequence[LinkEnd]) -> None:
+        self._ends = {end.key: end for end in links}
+        self._ports = {end.interface for end in links}
+        plan = [["tc", "qdisc", "add", "dev", port, "clsact"] for port in sorted(self._ports)]
+        plan += [command for end in links for command in commands(end)]
         try:
-            for end in links:
-                if end.interface not in self._ports:
-                    _run(["tc", "qdisc", "add", "dev", end.interface, "clsact"])
-                    self._ports.add(end.interface)
-                self._ends[end.key] = end
-                for command in commands(end):
-                    _run(command)
+            _run(sorted(plan, key=lambda command: command[0] != "ip"))  # devices first
         except InjectorError:
             self.close()
             raise
 
-    def set(self, host: str, direction: str, events: Sequence[LinkImpairment]) -> None:
-        if (host, direction) not in self._ends:
-            raise InjectorError(f"events on {host} {direction}: this link was not prepared")
-        change = ["tc", "qdisc", "change", "dev", device(self._ends[host, direction]), "parent"]
-        _run([*change, HIT, "handle", "11:", "netem", *options(events)])
-        rest = 0 if any(map(is_complete_cut, events)) else NETEM_LIMIT
-        _run([*change, REST, "handle", "12:", "pfifo", "limit", str(rest)])
+    def set(self, changes: Mapping[LinkKey, Sequence[LinkImpairment]]) -> None:
+        plan = []
+        for (host, direction), events in changes.items():
+            if (host, direction) not in self._ends:
+                raise InjectorError(f"events on {host} {direction}: this link was not prepared")
+            change = ["tc", "qdisc", "change", "dev", device(self._ends[host, direction]), "parent"]
+            rest = 0 if any(map(is_complete_cut, events)) else NETEM_LIMIT
+            plan += [
+                [*change, HIT, "handle", "11:", "netem", *options(events)],
+                [*change, REST, "handle", "12:", "pfifo", "limit", str(rest)],
+            ]
+        _run(plan)
 
     def counters(self) -> dict[LinkKey, Counters]:
+        qdiscs: list[dict[str, Any]] = json.loads(_run([["tc", "-s", "-j", "qdisc", "show"]]))
+        found = {(qdisc["dev"], qdisc["kind"]): qdisc for qdisc in qdiscs}
         counts = {}
         for key, end in self._ends.items():
-            qdiscs: list[dict[str, Any]] = json.loads(_run(["tc", "-s", "-j", "qdisc", "show", "dev", device(end)]))
-            netem = next(qdisc for qdisc in qdiscs if qdisc["kind"] == "netem")
-            cut = next(qdisc["drops"] for qdisc in qdiscs if qdisc["kind"] == "pfifo")
-            dropped = netem["drops"] + cut
+            netem, rest = (found[device(end), kind] for kind in ("netem", "pfifo"))
+            dropped = netem["drops"] + rest["drops"]
             counts[key] = Counters(netem["packets"] + netem["qlen"] + dropped, dropped)
         return counts
 
@@ -123,6 +128,7 @@ class NetemInjector(Injector):
             subprocess.run(["ip", "link", "del", "dev", device(end)], capture_output=True, check=False)
 
 
+@cache
 def netem_problem() -> str | None:
     """Why this kernel cannot run the injector, or None when a throw-away namespace accepts all of it.
 
@@ -142,11 +148,8 @@ def netem_problem() -> str | None:
     )
 
 
-def _run(command: list[str]) -> str:
+def _run(plan: Sequence[Sequence[str]]) -> str:
     try:
-        answer = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise InjectorError(f"`{command[0]}` is not installed (apt install iproute2)") from None
-    if answer.returncode != 0:
-        raise InjectorError(f"`{' '.join(command)}` failed: {' '.join(answer.stderr.split())}")
-    return answer.stdout
+        return iproute.run(plan)
+    except iproute.CommandError as error:
+        raise InjectorError(str(error)) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.isolation import ISOLATE
 
-ENGINES: dict[str, list[str]] = {"mininet": ISOLATE, "local": []}
+ENGINES: dict[str, list[str]] = {"mininet": ISOLATE, "local": [], "single": []}
 """Name of the engine, and the command that it runs under."""
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,10 @@ from testbed.results import NODES, NodeLog, RunFolder
 from testbed.topology import SERVER, worker_names
 from testbed.training.data import DatasetInfo
 from testbed.transport import SECRET_VARIABLE, tolerance_schedule, transport_config
+
+if TYPE_CHECKING:
+    from scenarios import Workload
+    from testbed.training.trainer import Trainer  # torch: seconds, which the server does not need
 
 GATE_SOCKET = "gate.sock"  # relative to the run's folder: the path of a Unix socket has 108 bytes at most
 
@@ -109,7 +114,8 @@ def train(node: Node, server: tuple[str, int]) -> None:
     average = np.zeros(trainer.size, np.float32)
     tensors = [Tensor(name, shape, dtype) for name, shape, dtype in trainer.tensors]
     impairment = node.impairment(node.name, "to_worker")
-    _save_parameters(node, trainer, 0)
+    if rank == 0:  # replicas start alike
+        _save_parameters(node, trainer, 0)
     with Worker(server, rank, trainer.size, node.config, node.name, tensors, impairment) as worker:
         node.gate.report(model=_model_facts(trainer, worker, node))
         for iteration in range(workload.iterations):
@@ -133,22 +139,31 @@ def train(node: Node, server: tuple[str, int]) -> None:
                 total_s=end - begin - (ready - computed),
             )
             node.gate.report(iteration=iteration, loss=loss, latency_s=worker.last.latency_s)
-            _evaluate_at_epoch_end(node, trainer, iteration + 1, rank)
+            _log_results(node, trainer, iteration + 1)
 
 
-def _evaluate_at_epoch_end(node: Node, trainer, done: int, rank: int) -> None:
-    """Each replica answers its part of the test images; the mean over the workers is the accuracy of the job."""
-    workload = node.scenario.workload
+def epoch_results(workload: Workload, trainer: Trainer, done: int) -> list[dict[str, Any]]:
+    """What a replica's evaluation says after `done` iterations, a row a metric; nothing within an epoch."""
     if done % workload.iterations_per_epoch and done != workload.iterations:
-        return
-    _save_parameters(node, trainer, done)
+        return []
     epoch = (done - 1) // workload.iterations_per_epoch
-    for metric, value in trainer.evaluate().items():
-        node.log.row("eval", iteration=done, epoch=epoch, worker=node.name, metric=metric, value=value)
-        node.gate.report(evaluated=done, metric=metric, value=value)
+    return [
+        {"iteration": done, "epoch": epoch, "metric": metric, "value": value}
+        for metric, value in trainer.evaluate().items()
+    ]
 
 
-def _save_parameters(node: Node, trainer, done: int) -> None:
+def _log_results(node: Node, trainer: Trainer, done: int) -> None:
+    """Each replica answers its part of the test samples; the mean over the workers is the result of the job."""
+    rows = epoch_results(node.scenario.workload, trainer, done)
+    if rows:
+        _save_parameters(node, trainer, done)
+    for row in rows:
+        node.log.row("eval", worker=node.name, **row)
+        node.gate.report(evaluated=done, metric=row["metric"], value=row["value"])
+
+
+def _save_parameters(node: Node, trainer: Trainer, done: int) -> None:
     """Leave the parameters to the engine, which measures how far the replicas are apart."""
     path = node.folder / NODES / f"parameters-{done}-{node.name}.npy"
     temporary = path.with_suffix(".part")
@@ -157,7 +172,7 @@ def _save_parameters(node: Node, trainer, done: int) -> None:
     temporary.rename(path)
 
 
-def _model_facts(trainer, worker: Worker, node: Node) -> dict:
+def _model_facts(trainer: Trainer, worker: Worker, node: Node) -> dict:
     return {
         "name": node.scenario.workload.model,
         "parameters": trainer.size,

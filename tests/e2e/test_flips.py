@@ -34,44 +34,39 @@ workload:
   iterations: {ITERATIONS}
   iterations_per_epoch: {ITERATIONS}
   optimizer: {{lr: 0.05}}
-transports:
-  dblp: {{tolerance: {{policy: phase_aware, low: 5%, high: 40.8%, eta: 0.5, frequency: 10}}}}
-  mlt: {{tolerance: {{policy: fixed, p: 5%}}}}
 events:
   - {{action: loss, loss: {LOSS:.0%}, at: {{every: 2, start: 1}}, duration: 1 iteration, direction: to_server}}
+transports:
 """
+TRANSPORTS = {
+    "dblp": "  dblp: {tolerance: {policy: phase_aware, low: 5%, high: 40.8%, eta: 0.5, frequency: 10}}\n",
+    "mlt": "  mlt: {tolerance: {policy: fixed, p: 5%}}\n",
+}
 
 
-@pytest.fixture(scope="module")
-def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with one transport; DBLP_TEST_RESULTS says where to keep it."""
     ready, reason = doctor.mininet_ready()
     if not ready:
         pytest.skip(reason)
     path = tmp_path_factory.mktemp("scenario") / "flips.yaml"
-    path.write_text(SCENARIO)
-    return path
-
-
-@pytest.fixture(scope="module")
-def runs(scenario: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs of both transports; DBLP_TEST_RESULTS says where to keep it."""
+    path.write_text(SCENARIO + TRANSPORTS[request.param])
     out = Path(os.environ.get("DBLP_TEST_RESULTS") or tmp_path_factory.mktemp("results"))
-    done = subprocess.run([*DBLP, "run", str(scenario), "--engine", "mininet", "--out", str(out), "--json"],
+    done = subprocess.run([*DBLP, "run", str(path), "--engine", "mininet", "--out", str(out), "--json"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [run["status"] for run in json.loads(done.stdout)] == ["complete", "complete"]
-    return out / "flips"
+    assert [run["status"] for run in json.loads(done.stdout)] == ["complete"]
+    return out / "flips" / f"{request.param}-s1"
 
 
-@pytest.mark.parametrize("transport", ["dblp", "mlt"])
-def test_bursts_hit_every_frame_of_their_iterations_and_no_other(runs: Path, transport: str) -> None:
-    folder = runs / f"{transport}-s1"
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+def test_bursts_hit_every_frame_of_their_iterations_and_no_other(run: Path) -> None:
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     flips = [event for event in events if event["kind"] in ("burst_start", "burst_stop")]
     assert [flip["iteration"] for flip in flips] == list(range(1, ITERATIONS + 1))
     assert [flip["kind"] for flip in flips] == ["burst_start", "burst_stop"] * (ITERATIONS // 2)
 
-    rounds = pd.read_parquet(folder / "rounds.parquet").query("direction == 'reduce'")
+    rounds = pd.read_parquet(run / "rounds.parquet").query("direction == 'reduce'")
     sent = rounds.set_index(["iteration", "worker"])["frames_sent"]
     seen, dropped = (pd.DataFrame([counters(event, field) for event in (events[0], *flips)]).diff().iloc[1:]
                      for field in ("seen", "dropped"))
@@ -92,6 +87,5 @@ def counters(event: dict[str, Any], field: str) -> dict[str, int]:
     return {entry["host"]: entry[field] for entry in event["counters"]}
 
 
-def test_the_injector_on_record_is_the_one_that_the_kernel_offers(runs: Path) -> None:
-    records = [json.loads(path.read_text()) for path in runs.glob("*/run.json")]
-    assert [record["injector"] for record in records] == [choose_injector().name] * 2
+def test_the_injector_on_record_is_the_one_that_the_kernel_offers(run: Path) -> None:
+    assert json.loads((run / "run.json").read_text())["injector"] == choose_injector().name

@@ -18,13 +18,12 @@ from scenarios.events import TrafficEvent
 from testbed import shaping
 from testbed.bursts import actions
 from testbed.errors import UserError
-from testbed.topology import SERVER, SUBNET, host_interface, host_ip, switch_interface
+from testbed.topology import SERVER, SUBNET, host_interface, host_ip, host_mac, switch_interface
 
 if TYPE_CHECKING:
     from mininet.net import Mininet
 
 PORT = 5201  # the first; iperf3's
-READY_SECONDS = 10
 
 
 class TrafficError(UserError):
@@ -52,7 +51,12 @@ def add_hosts(network: Mininet, scenario: Scenario) -> None:
         port = switch_interface(name, switch)
         network.addLink(host, network[switch], intfName1=host_interface(name), intfName2=port)
         host.configDefault(**host.params)
-        network[switch].table[host.MAC()] = port
+        for other in scenario.topology.switches:
+            # Elsewhere, the way to the server is the way to them.
+            table = network[other].table
+            way = port if other == switch else table.get(host_mac(SERVER))
+            if way:
+                table[host.MAC()] = way
     if names:
         network.staticArp()
 
@@ -87,8 +91,7 @@ class Action(actions.Action):
         for target in self.event.selected(scenario.topology):
             sink = self._start(target, f"{kind}-sink", "--port", str(port))
             self._sinks.append(sink)
-            if not sink.stdout.readline():
-                raise TrafficError(f"the sink of cross traffic on {target} did not start; see the engine's log")
+            self._await(sink, f"the sink of cross traffic on {target}")
             for name in senders(scenario)[: self.event.senders]:
                 own = ["--host", host_ip(target), "--port", str(port)]
                 if kind == "udp":
@@ -97,6 +100,13 @@ class Action(actions.Action):
                     own += ["--flows", str(self.event.flows)]
                 self._senders[f"{name} to {target}"] = self._start(name, kind, *own)
             port += 1
+        for name, sender in self._senders.items():
+            self._await(sender, f"the cross traffic {name}")
+
+    @staticmethod
+    def _await(process: subprocess.Popen, what: str) -> None:
+        if not process.stdout.readline():
+            raise TrafficError(f"{what} did not start; see the engine's log")
 
     def _start(self, host: str, *arguments: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "testbed.bursts.crosstraffic", *arguments]

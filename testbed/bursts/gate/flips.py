@@ -81,6 +81,7 @@ class Flips:
 
     def at(self, iteration: int) -> None:
         """All nodes wait to begin an iteration: end and begin what is due."""
+        self._iteration = dict.fromkeys(self._iteration, iteration)
         for window in [window for window in self._active.values() if window.stop <= iteration]:
             self._stop_window(window, iteration)
         for window in self._timeline:
@@ -120,7 +121,7 @@ class Flips:
                 if spell.period:
                     self._spells.append(spell._replace(time=spell.time + spell.period))
                     self._repeated.add(spell.event)
-                self._start_spell(spell, self._span_of(spell)[0], due)
+                self._start_spell(spell, self._span_of(spell.event)[0], due)
 
     def _start_spell(self, spell: Spell, iteration: int, planned: float | None = None) -> None:
         for other in [other for other in self._running if other.event == spell.event]:
@@ -132,18 +133,18 @@ class Flips:
     def _stop_spell(self, spell: Spell) -> None:
         planned = self._running.pop(spell)
         self._director.stop(spell.event)
-        self._write_flip("burst_stop", self._span_of(spell)[1], spell.event, planned)
+        self._write_flip("burst_stop", self._span_of(spell.event)[1], spell.event, planned)
 
-    def _span_of(self, spell: Spell) -> tuple[int, int]:
+    def _span_of(self, event: int) -> tuple[int, int]:
         """First and one past the last iteration that the nodes it touches are in now."""
-        channels = self._director.event(spell.event).channels(self._scenario.topology)
+        channels = self._director.event(event).channels(self._scenario.topology)
         iterations = [self._iteration[worker] for worker, _ in channels]
         end = self._scenario.workload.iterations
         return min(*iterations, end - 1), min(max(iterations) + 1, end)
 
     def _end_bursts(self) -> None:
         for window in list(self._active.values()):
-            self._stop_window(window, window.stop)
+            self._stop_window(window, min(window.stop, self._span_of(window.event)[1]))  # a run may end early
         for spell in list(self._running):
             self._stop_spell(spell)
         for spell in [s for s in self._spells if s.time is not None and s.event not in self._repeated]:
