@@ -7,15 +7,22 @@ PROFILE ?= laptop
 ENGINE  ?= auto
 OUT     ?= results/paper
 DEVICE  ?= cuda
-SCENARIOS := paper/efficientnet-microburst paper/efficientnet
+SCENARIOS := $(addprefix paper/,densenet169-phases efficientnet-microburst efficientnet-polling efficientnet \
+             resnet50-microburst resnet50-polling resnet50 alexnet gpt2 baselines)
+SENSITIVITY := studies/sensitivity-k studies/sensitivity-eta studies/sensitivity-frequency studies/sensitivity-order
+RUNS    ?= $(firstword $(wildcard $(OUT)) results/reference)
 
-.PHONY: help setup reproduce-paper report demo bench gpu-check gallery test test-netem lint clean
+.PHONY: help setup reproduce-paper report claims regime-map sensitivity ablation demo bench gpu-check gallery test test-netem lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make setup            tools (apt, as root) and a Python environment in $(VENV)'
 	@echo 'make reproduce-paper  the paper'"'"'s burst experiment, tables and figures: PROFILE=laptop|paper|smoke ENGINE=auto|mininet|local OUT=folder RESUME=1'
 	@echo 'make report           tables and figures again, from the runs in OUT'
+	@echo 'make claims           each number of the paper with a verdict, from the runs in RUNS (default: OUT, else results/reference)'
+	@echo 'make regime-map       when a burst costs passes and when bytes: theory, with the runs in RUNS and the paper on it'
+	@echo 'make sensitivity      accuracy against bytes for k, eta, detection frequency and chunk order'
+	@echo 'make ablation         what each option of the transport does to accuracy at the same bytes'
 	@echo 'make demo             one small burst, ends with a picture of the send latency'
 	@echo 'make bench            send latency on idle links against its floor (root)'
 	@echo 'make gpu-check        steps, copies and a run on a GPU (no root, no network): DEVICE=cuda|cpu'
@@ -31,13 +38,30 @@ $(READY): pyproject.toml testbed/install.sh
 	@PYTHON=$(PYTHON) testbed/install.sh $(VENV)
 	@touch $@
 
-# The report is drawn even when a run has failed: it names the failure, and so does the exit status.
+# $(call study,scenarios,folder): the report is drawn even when a run has failed: it names the failure, and so does the
+# exit status.
+define study
+	@$(DBLP) run $(1) --profile $(PROFILE) --engine $(ENGINE) --out $(2) $(if $(RESUME),--resume,--overwrite); status=$$?; \
+	[ $$status -gt 1 ] || $(DBLP) report $(2) || status=$$?; exit $$status
+endef
+
 reproduce-paper: $(READY)
-	@$(DBLP) run $(SCENARIOS) --profile $(PROFILE) --engine $(ENGINE) --out $(OUT) $(if $(RESUME),--resume,--overwrite); status=$$?; \
-	[ $$status -gt 1 ] || $(DBLP) report $(OUT) || status=$$?; exit $$status
+	$(call study,$(SCENARIOS),$(OUT))
+
+sensitivity: $(READY)
+	$(call study,$(SENSITIVITY),results/sensitivity)
+
+ablation: $(READY)
+	$(call study,studies/ablation,results/ablation)
 
 report: $(READY)
 	@$(DBLP) report $(OUT)
+
+claims: $(READY)
+	@$(DBLP) claims $(RUNS)
+
+regime-map: $(READY)
+	@$(VENV)/bin/python -m analysis.regime_map $(RUNS) --out $(RUNS)
 
 demo: $(READY)
 	@$(DBLP) run examples/demo --engine $(ENGINE) --out results/demo --overwrite

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol import Fixed, PhaseAware, Polling, Reliable, Timeouts, ToleranceSchedule, TransportConfig
+from protocol import Fixed, PhaseAware, Polling, Random, Reliable, Timeouts, ToleranceSchedule, TransportConfig
 from scenarios import Scenario
 
 SECRET_VARIABLE = "DBLP_SECRET"      # environment of a run's processes; never in a file or a command line
@@ -32,7 +32,7 @@ def transport_config(scenario: Scenario, transport: str, data_port_base: int, se
     )
 
 
-def tolerance_schedule(scenario: Scenario, transport: str) -> ToleranceSchedule:
+def tolerance_schedule(scenario: Scenario, transport: str, seed: int) -> ToleranceSchedule:
     """A fresh tolerance policy for one run."""
     tolerance = scenario.transports[transport].tolerance
     match tolerance.policy:
@@ -40,5 +40,7 @@ def tolerance_schedule(scenario: Scenario, transport: str) -> ToleranceSchedule:
             return Fixed(tolerance.p)
         case "phase_aware":
             return PhaseAware(tolerance.low, tolerance.high, tolerance.eta, tolerance.frequency)
+        case "random":
+            return Random(tolerance.low, tolerance.high, tolerance.probability, tolerance.frequency, seed)
         case "reliable":
             return Reliable()

@@ -82,7 +82,7 @@ def serve(node: Node) -> None:
     """The server's run."""
     run, workers = node.run, node.scenario.topology.workers
     names = worker_names(workers)
-    tolerance = tolerance_schedule(node.scenario, run["transport"])
+    tolerance = tolerance_schedule(node.scenario, run["transport"], run["seed"])
 
     def impair(rank: int) -> Impairment | None:
         return node.impairment(names[rank], "to_server")
