@@ -45,7 +45,8 @@ class Context:
     def notes(self, names: list[str]) -> Iterator[Block]:
         """What stands under a table: where these runs are smaller than the paper's."""
         if lines := setup.differences(self.results, names):
-            yield Text("Unlike the paper: " + " ".join(lines))
+            yield Text("Unlike the paper's sizes (profile `paper`):")
+            yield Text(tuple(lines))
 
 
 def opening(context: Context) -> Iterator[Block]:
@@ -88,12 +89,14 @@ def latency(context: Context) -> Iterator[Block]:
         return
     yield Heading("Tables II and III, Figures 2 to 4: send latency")
     for name in names:
-        picture = 4 if name.startswith("resnet50") else 3
+        stem, _, regime = name.rpartition("-")
+        second, third = ("", "") if stem not in regimes.MODELS or regime not in regimes.REGIMES else (
+            " (Figure 2 of the paper)", f" (Figure {'4' if stem == 'resnet50' else '3'} of the paper)")
         yield Heading(name, level=3)
         yield context.draw(f"latency-{name}", figures.latency_by_iteration(context.results, name),
-                           "Send latency by iteration (Figure 2 of the paper). Triangles: bursts.")
+                           f"Send latency by iteration{second}. Triangles: bursts.")
         yield context.draw(f"cdf-{name}", figures.latency_cdf(context.results, name),
-                           f"Distribution of send latency (Figure {picture} of the paper).")
+                           f"Distribution of send latency{third}.")
         yield Table(tables.latency(context.results, context.measures, name))
         if causes.has_both(context.results, name):
             yield context.draw(f"causes-{name}", causes.figure(context.results, context.measures, name),
