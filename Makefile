@@ -6,11 +6,12 @@ READY   := $(VENV)/.ready
 PROFILE ?= laptop
 ENGINE  ?= auto
 OUT     ?= results/paper
+DEVICE  ?= cuda
 SCENARIOS := paper/efficientnet-microburst paper/efficientnet
 SENSITIVITY := studies/sensitivity-k studies/sensitivity-eta studies/sensitivity-frequency studies/sensitivity-order
 RUNS    ?= $(firstword $(wildcard $(OUT)) results/reference)
 
-.PHONY: help setup reproduce-paper report claims regime-map sensitivity ablation demo bench gallery test test-netem lint clean
+.PHONY: help setup reproduce-paper report claims regime-map sensitivity ablation demo bench gpu-check gallery test test-netem lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +24,7 @@ help:
 	@echo 'make ablation         what each option of the transport does to accuracy at the same bytes'
 	@echo 'make demo             one small burst, ends with a picture of the send latency'
 	@echo 'make bench            send latency on idle links against its floor (root)'
+	@echo 'make gpu-check        steps, copies and a run on a GPU (no root, no network): DEVICE=cuda|cpu'
 	@echo 'make gallery          a run and a picture of each kind of burst, for docs/bursts.md (root; boots a kernel with netem for some)'
 	@echo 'make test             all tests'
 	@echo 'make test-netem       the tests that need netem; boots a kernel that has it where this one has not (root, apt)'
@@ -66,6 +68,9 @@ demo: $(READY)
 
 bench: $(READY)
 	@$(VENV)/bin/python -m testbed.bench
+
+gpu-check: $(READY)
+	@$(VENV)/bin/python -m testbed.gpucheck --device $(DEVICE)
 
 # What this kernel refuses (status 2) runs in a guest that has netem. burst-kill fails, as it should.
 gallery: $(READY)

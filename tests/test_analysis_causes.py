@@ -22,7 +22,8 @@ def with_cross_traffic(root: Path, dropped: int, **changes: object) -> Results:
         for line in lines:
             line["queues"] = [{"interface": "s1-srv", "dropped": 0}]
             if line.get("event") == 1:
-                line |= {"action": "traffic", "loss": 0.0, "links": [["srv", "to_server"]]}
+                ways = [[worker, "to_server"] for worker in ("w1", "w2", "w3")]
+                line |= {"action": "traffic", "loss": 0.0, "links": [["srv", "to_server"]], "channels": ways}
                 line["sent"] = {"x1 to srv": {"datagrams": 70 if line["kind"] == "burst_start" else 1070, "bytes": 0}}
             if line["kind"] == "end" or (line.get("event") == 1 and line["kind"] == "burst_stop"):
                 line["queues"][0]["dropped"] = dropped

@@ -143,7 +143,9 @@ def test_an_interruption_takes_the_nodes_along(folder, monkeypatch):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_the_drift_of_the_replicas_is_measured_in_units_of_the_way_they_came(folder):
+def test_the_drift_of_the_replicas_is_measured_in_units_of_the_way_they_came(folder, monkeypatch):
+    monkeypatch.setattr(supervisor, "DRIFT_BLOCK", 1)
+
     def save(iteration: int, worker: str, *values: float) -> None:
         np.save(Path(NODES) / f"parameters-{iteration}-{worker}.npy", np.array(values, np.float32))
 
