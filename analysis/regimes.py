@@ -163,6 +163,9 @@ def _point(results: Results, table: pd.DataFrame, scenario: str, model: str) -> 
     def share(measure: str) -> float:
         return metrics.pick(table, scenario, dblp, measure).mean()
 
+    average = speedup("latency_average")
+    if not average.n:        # one of the two has no run yet
+        return
     polled = polling_cost(run, dblp)
     measured = [metrics.pick(table, scenario, baseline, "latency_burst", b.burst).mean() for b in windows]
     at = metrics.tolerance_of(run, baseline)["p"]
@@ -172,7 +175,7 @@ def _point(results: Results, table: pd.DataFrame, scenario: str, model: str) -> 
         pass_cost=polled or max(beyond, 0.0) / theory.passes_walked(at, loss), loss=loss, low=settings["low"],
         high=settings["high"], workers=workers,
         bursts={b.burst: e for b in windows if (e := speedup("latency_burst", b.burst)).n},
-        average=speedup("latency_average"), burst_share=share("burst_share"), clr_share=share("clr_share"),
+        average=average, burst_share=share("burst_share"), clr_share=share("clr_share"),
     )
 
 

@@ -117,3 +117,9 @@ def test_known_transports_have_colours_of_their_own() -> None:
     known = [entry["colour"] for entry in figures.style()["transports"].values()]
     others = [entry["colour"] for entry in figures.style()["others"]]
     assert len(set(known + others)) == len(known) + len(others)
+
+
+def test_a_regime_without_its_baseline_is_no_point_yet(whole: Path) -> None:
+    results = load.load(whole / "efficientnet-polling" / "dblp-s1")
+    kinds = {point.kind for point in regimes.points(results, metrics.measures(results))}
+    assert kinds == {"paper"}
