@@ -68,7 +68,8 @@ demo: $(READY)
 	@$(DBLP) report results/demo
 
 bench: $(READY)
-	@$(VENV)/bin/python -m testbed.bench
+	@$(VENV)/bin/python -m testbed.bench --out results/bench
+	@$(VENV)/bin/python -m analysis.bench results/bench
 
 gpu-check: $(READY)
 	@$(VENV)/bin/python -m testbed.gpucheck --device $(DEVICE)

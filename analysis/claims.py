@@ -17,8 +17,8 @@ from analysis import metrics
 from analysis.load import Results
 
 REPRODUCED, DIFFERS, NOT_RUN = "reproduced", "differs", "not run here"
-REGIMES = ("polling", "plain")
-"""Of a claim that is judged in two scenarios: the paper's regime, where passes cost time, and the other."""
+_REGIMES = {"polling": "polling", "microburst": "plain"}
+"""By the end of a scenario's name: the paper's regime, where passes cost time, and the other."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def _expanded(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for own in group["claims"]:
         merged = {k: v for k, v in (group | own).items() if k not in ("claims", "scenarios") and v is not None}
         names = own.get("scenarios", group["scenarios"])
-        for name, regime in zip(names, REGIMES if len(names) > 1 else ("",), strict=True):
-            text = merged["text"] + (f" ({regime})" if regime else "")
+        for name in names:
+            regime = _REGIMES.get(name.rpartition("-")[2], name)
+            text = merged["text"] + (f" ({regime})" if len(names) > 1 else "")
             yield {"compare": "within"} | merged | {"scenario": name, "id": f"{name}/{own['id']}", "text": text}
 
 

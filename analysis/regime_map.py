@@ -55,7 +55,7 @@ def curves(found: Sequence[Point]) -> Figure:
             look.pop("capsize")
             handles.append(Line2D([], [], **look, label=f"{point.model}, {point.kind}"))
         burst.set(title="In a burst of 70% loss", ylabel="Speedup over a fixed tolerance of 0.8%", xscale="log")
-        average.set(title="On average, no loss, outside the CLR", ylim=(1, 2.6))
+        average.set(title="On average (lines: no loss, outside the CLR)", ylim=(1, 2.6))
         for axes in (burst, average):
             axes.set_xlabel("Cost of a pass / time to send the model once")
             _ticks(axes)

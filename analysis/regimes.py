@@ -25,6 +25,9 @@ _DEVIATIONS = 4
 MODELS = {"efficientnet": "EfficientNetB0", "resnet50": "ResNet50"}
 """Models of which the paper gives latencies under bursts, by the stem of their scenarios."""
 
+REGIMES = ("microburst", "polling")
+"""Endings of those scenarios: passes that cost nothing, and passes that cost time."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -130,13 +133,14 @@ def _expected(p: float, q: float, frames: int) -> tuple[float, float, float]:
 
 
 def points(results: Results, table: pd.DataFrame) -> list[Point]:
-    """Every scenario with DBLP, its baseline and bursts of loss to the server; then the paper's two models."""
-    found = [point for scenario in dict.fromkeys(results.runs["scenario"])
-             for point in _point(results, table, scenario)]
+    """The scenarios of the paper's burst experiments that ran with DBLP and its baseline; then the paper itself."""
+    ran = dict.fromkeys(results.runs["scenario"])
+    found = [point for stem in MODELS for regime in REGIMES if f"{stem}-{regime}" in ran
+             for point in _point(results, table, f"{stem}-{regime}", MODELS[stem])]
     return found + [point for stem in MODELS for point in _paper(stem)]
 
 
-def _point(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Point]:
+def _point(results: Results, table: pd.DataFrame, scenario: str, model: str) -> Iterator[Point]:
     who = metrics.roles(results, scenario)
     run = next(run for key, run in results.metadata.items() if key[0] == scenario)
     once = send_time(run)
@@ -159,17 +163,19 @@ def _point(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Poi
     def share(measure: str) -> float:
         return metrics.pick(table, scenario, dblp, measure).mean()
 
+    average = speedup("latency_average")
+    if not average.n:        # one of the two has no run yet
+        return
     polled = polling_cost(run, dblp)
     measured = [metrics.pick(table, scenario, baseline, "latency_burst", b.burst).mean() for b in windows]
     at = metrics.tolerance_of(run, baseline)["p"]
     beyond = np.nanmean(measured) - theory.floor(at, loss, workers, once)
-    stem = scenario.removesuffix("-polling").removesuffix("-microburst")
     yield Point(
-        name=scenario, model=MODELS.get(stem, stem), kind="polling" if polled else "plain", send_time=once,
+        name=scenario, model=model, kind="polling" if polled else "plain", send_time=once,
         pass_cost=polled or max(beyond, 0.0) / theory.passes_walked(at, loss), loss=loss, low=settings["low"],
         high=settings["high"], workers=workers,
         bursts={b.burst: e for b in windows if (e := speedup("latency_burst", b.burst)).n},
-        average=speedup("latency_average"), burst_share=share("burst_share"), clr_share=share("clr_share"),
+        average=average, burst_share=share("burst_share"), clr_share=share("clr_share"),
     )
 
 

@@ -13,7 +13,7 @@ from analysis import causes, claims, figures, figures_training, regime_map, regi
 from analysis.document import Block, Heading, Picture, Table, Text
 from analysis.load import Results
 
-PHASES, BASELINES = "densenet169-phases", "baselines"
+PHASES, BASELINES = "-phases", "baselines"      # how names of the scenarios of Figure 1 end
 
 
 @dataclass
@@ -45,7 +45,8 @@ class Context:
     def notes(self, names: list[str]) -> Iterator[Block]:
         """What stands under a table: where these runs are smaller than the paper's."""
         if lines := setup.differences(self.results, names):
-            yield Text("Unlike the paper: " + " ".join(lines))
+            yield Text("Unlike the paper's sizes (profile `paper`):")
+            yield Text(tuple(lines))
 
 
 def opening(context: Context) -> Iterator[Block]:
@@ -70,15 +71,16 @@ def experiment(context: Context) -> Iterator[Block]:
 
 def phases(context: Context) -> Iterator[Block]:
     """Figure 1."""
-    if not context.measured(PHASES, "accuracy"):
+    names = context.scenarios(lambda name: name.endswith(PHASES) and context.measured(name, "accuracy"))
+    if not names:
         return
     yield Heading("Figure 1: loss in early and in late epochs")
-    yield context.draw("phases", figures_training.accuracy_by_epoch(context.results, [PHASES]),
+    yield context.draw("phases", figures_training.accuracy_by_epoch(context.results, names),
                        "Accuracy by epoch where shares of the gradients are lost early or late (paper: Figure 1).")
-    yield Table(tables.accuracy(context.results, context.measures, [PHASES]))
+    yield Table(tables.accuracy(context.results, context.measures, names))
     yield Text("The paper's Figure 1 has no numbers: without loss and with 40% or 80% lost in epochs 4 to 9 it shows "
                "about the same accuracy, and less with 40% or 80% lost in epochs 1 to 3.")
-    yield from context.notes([PHASES])
+    yield from context.notes(names)
 
 
 def latency(context: Context) -> Iterator[Block]:
@@ -88,12 +90,14 @@ def latency(context: Context) -> Iterator[Block]:
         return
     yield Heading("Tables II and III, Figures 2 to 4: send latency")
     for name in names:
-        picture = 4 if name.startswith("resnet50") else 3
+        stem, _, regime = name.rpartition("-")
+        second, third = ("", "") if stem not in regimes.MODELS or regime not in regimes.REGIMES else (
+            " (Figure 2 of the paper)", f" (Figure {'4' if stem == 'resnet50' else '3'} of the paper)")
         yield Heading(name, level=3)
         yield context.draw(f"latency-{name}", figures.latency_by_iteration(context.results, name),
-                           "Send latency by iteration (Figure 2 of the paper). Triangles: bursts.")
+                           f"Send latency by iteration{second}. Triangles: bursts.")
         yield context.draw(f"cdf-{name}", figures.latency_cdf(context.results, name),
-                           f"Distribution of send latency (Figure {picture} of the paper).")
+                           f"Distribution of send latency{third}.")
         yield Table(tables.latency(context.results, context.measures, name))
         if causes.has_both(context.results, name):
             yield context.draw(f"causes-{name}", causes.figure(context.results, context.measures, name),
@@ -149,7 +153,7 @@ def _regimes(found: list[regimes.Point]) -> pd.DataFrame:
 def training_time(context: Context) -> Iterator[Block]:
     """Figure 5 and Table V."""
     names = context.scenarios(lambda name: context.measured(name, "training_time")
-                              and not studies.is_study(name) and name != BASELINES)
+                              and not studies.is_study(name) and not name.endswith((PHASES, BASELINES)))
     if not names:
         return
     yield Heading("Figure 5, Table V: training time")
@@ -162,7 +166,7 @@ def training_time(context: Context) -> Iterator[Block]:
 def accuracy(context: Context) -> Iterator[Block]:
     """Tables IV and VI, Figure 6."""
     names = context.scenarios(lambda name: context.measured(name, "accuracy", "perplexity")
-                              and not studies.is_study(name) and name not in (PHASES, BASELINES))
+                              and not studies.is_study(name) and not name.endswith((PHASES, BASELINES)))
     if not names:
         return
     yield Heading("Tables IV and VI, Figure 6: accuracy")
