@@ -8,7 +8,7 @@ ENGINE  ?= auto
 OUT     ?= results/paper
 DEVICE  ?= cuda
 SCENARIOS := $(addprefix paper/,densenet169-phases efficientnet-microburst efficientnet-polling efficientnet \
-             resnet50-microburst resnet50-polling resnet50 alexnet gpt2 baselines)
+             resnet50-microburst resnet50-polling resnet50 alexnet gpt2)
 SENSITIVITY := studies/sensitivity-k studies/sensitivity-eta studies/sensitivity-frequency studies/sensitivity-order
 RUNS    ?= $(firstword $(wildcard $(OUT)) results/reference)
 
