@@ -7,17 +7,18 @@ PROFILE ?= laptop
 ENGINE  ?= auto
 OUT     ?= results/paper
 DEVICE  ?= cuda
-SCENARIOS := $(addprefix paper/,densenet169-phases efficientnet-microburst efficientnet-polling efficientnet \
-             resnet50-microburst resnet50-polling resnet50 alexnet gpt2)
+SCENARIOS ?= paper/efficientnet-microburst paper/efficientnet-polling paper/efficientnet
+OTHERS   := paper/densenet169-phases paper/resnet50-microburst paper/resnet50-polling paper/resnet50 paper/alexnet paper/gpt2
 SENSITIVITY := studies/sensitivity-k studies/sensitivity-eta studies/sensitivity-frequency studies/sensitivity-order
 RUNS    ?= $(firstword $(wildcard $(OUT)) results/reference)
 
-.PHONY: help setup reproduce-paper report claims regime-map sensitivity ablation demo bench gpu-check gallery test test-netem lint clean
+.PHONY: help setup reproduce-paper reproduce-all report claims regime-map sensitivity ablation demo bench gpu-check gallery test test-netem lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make setup            tools (apt, as root) and a Python environment in $(VENV)'
 	@echo 'make reproduce-paper  the paper'"'"'s burst experiment, tables and figures: PROFILE=laptop|paper|smoke ENGINE=auto|mininet|local OUT=folder RESUME=1'
+	@echo 'make reproduce-all    the other models, too: all tables and figures of the paper'
 	@echo 'make report           tables and figures again, from the runs in OUT'
 	@echo 'make claims           each number of the paper with a verdict, from the runs in RUNS (default: OUT, else results/reference)'
 	@echo 'make regime-map       when a burst costs passes and when bytes: theory, with the runs in RUNS and the paper on it'
@@ -47,6 +48,9 @@ endef
 
 reproduce-paper: $(READY)
 	$(call study,$(SCENARIOS),$(OUT))
+
+reproduce-all: $(READY)
+	$(call study,$(SCENARIOS) $(OTHERS),$(OUT))
 
 sensitivity: $(READY)
 	$(call study,$(SENSITIVITY),results/sensitivity)
