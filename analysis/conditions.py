@@ -1,4 +1,4 @@
-"""Did the runs have the conditions that their conclusions need? Injected loss, frames, passes, medians, CLR."""
+"""Did the runs have the conditions that their conclusions need? Injected loss, theory, medians, CLR."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import metrics, tables
+from analysis import metrics, regimes, tables
 from analysis.load import Results
 
 LOSS_SLACK = 0.01
 """Injected loss may differ from the scenario's by one point, or by four deviations where few frames were seen."""
-FRAMES_SLACK = 0.2
-"""Frames per frame of the model above the least: a pass is whole, and frames in flight at STOP are wasted."""
 BURST_SLACK, CALM_SLACK = 1.17, 1.09
 """Factors above the ratio that frames alone give; control messages and waiting take the same time in both."""
 
@@ -23,9 +21,10 @@ Row = dict[str, str]
 def conditions(results: Results, table: pd.DataFrame) -> pd.DataFrame:
     """One row a condition: scenario, condition, expected, measured, holds (yes, no, or why it is not judged)."""
     rows: list[Row] = []
+    predicted = regimes.predictions(results)
     for scenario in tables.scenarios(results):
         for part in (_injected(results, scenario), _queues(results, scenario), _overflows(results, scenario),
-                     _bursts(results, table, scenario), _against_baseline(results, table, scenario),
+                     _theory(predicted[predicted["scenario"] == scenario]), _against_baseline(results, table, scenario),
                      _clr(results, table, scenario), _missing(results, scenario)):
             rows += [{"Scenario": scenario} | row for row in part]
     return pd.DataFrame(rows, columns=["Scenario", "Condition", "Expected", "Measured", "Holds"])
@@ -90,37 +89,13 @@ def _overflows(results: Results, scenario: str) -> Iterator[Row]:
                            "datagrams of cross traffic)", bool(sent - arrived <= dropped))
 
 
-def _bursts(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Row]:
-    for burst in filter(_is_plain, tables.bursts(results, scenario).itertuples()):
-        for name in tables.transports(results, scenario):
-            def get(measure: str, transport: str = name, number: int = burst.burst) -> pd.Series:
-                return metrics.pick(table, scenario, transport, measure, number)
-
-            frames, tolerance = get("frames_at_burst"), get("tolerance_at_burst")
-            if not len(frames):
-                continue
-            in_clr = get("clr_at_burst")
-            note = f" ({_counted(in_clr)} in CLR)" if in_clr.any() else ""
-            least = tolerance.map(lambda p, q=burst.loss: metrics.expected_frames(p, q))
-            yield _row(f"Frames sent per frame of the model, burst {burst.burst}, {name}",
-                       f"(1-p)/(1-q) = {_spread(least)} ± {FRAMES_SLACK}", _spread(frames) + note,
-                       bool(((frames - least).abs() <= FRAMES_SLACK).all()))
-            passes = get("passes_at_burst")
-            theory = tolerance.map(lambda p, q=burst.loss: metrics.expected_passes(p, q))
-            # Passes are whole, and how many the last few frames take is luck: one, or a tenth, either way.
-            whole = theory.map(lambda n: math.nan if math.isnan(n) else math.ceil(n))
-            holds = ((passes - whole).abs() <= (whole / 10).clip(lower=1)).all()
-            yield _row(f"Passes, burst {burst.burst}, {name}", f"ln p / ln q = {_spread(theory, 1)}",
-                       _spread(passes, 1) + note, "p = 0" if theory.isna().any() else bool(holds))
-
-
-def _is_plain(burst: object) -> bool:
-    """Independent losses throughout whole iterations: what the theory of frames and passes is about."""
-    return burst.action == "loss" and burst.model == "random" and burst.whole
-
-
-def _counted(flags: pd.Series) -> str:
-    return f"{int(flags.sum())} of {len(flags)} runs" if len(flags) > 1 else "the run"
+def _theory(frame: pd.DataFrame) -> Iterator[Row]:
+    judged = frame[frame["holds"].isin(["yes", "no"])]
+    for name, rows in judged.groupby("transport"):
+        off = pd.concat([(rows[part] / rows[f"{part}_predicted"] - 1).abs() for part in ("passes", "frames")])
+        yield _row(f"Passes and frames sent against theory, {name}", f"within {regimes.AGREE:.0%}",
+                   f"{off.max():.1%} off at most, in {len(rows)} kinds of iterations",
+                   bool((rows["holds"] == "yes").all()))
 
 
 def _against_baseline(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Row]:
@@ -136,7 +111,7 @@ def _against_baseline(results: Results, table: pd.DataFrame, scenario: str) -> I
         yield _row(f"Median latency without burst, outside the CLR, {dblp} / {baseline}",
                    f"(1-p_high)/(1-p_low) = {least:.2f}, at most {limit:.2f}", _spread(calm),
                    bool((calm <= limit).all()))
-    for burst in filter(_is_plain, tables.bursts(results, scenario).itertuples()):
+    for burst in filter(regimes.is_plain_loss, tables.bursts(results, scenario).itertuples()):
         name = f"Latency at burst {burst.burst}, {dblp} / {baseline}"
         in_clr = metrics.pick(table, scenario, dblp, "clr_at_burst", burst.burst)
         outside = in_clr[in_clr == 0].index
@@ -158,7 +133,7 @@ def _against_baseline(results: Results, table: pd.DataFrame, scenario: str) -> I
 
 
 def _clr(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Row]:
-    runs = results.runs[(results.runs["scenario"] == scenario) & (results.runs["policy"] == "phase_aware")]
+    runs = results.runs[(results.runs["scenario"] == scenario) & results.runs["policy"].isin(metrics.CLR_POLICIES)]
     for name in dict.fromkeys(runs["transport"]):
         share = metrics.pick(table, scenario, name, "clr_share")
         if len(share):

@@ -1,4 +1,4 @@
-"""The paper's figures: functions from tables to matplotlib Figures, styled by ``style.yaml``."""
+"""Send latency as in the paper's Figures 2 to 4, and what all figures share; styled by ``style.yaml``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from analysis import claims, metrics, tables
 from analysis.load import Results
@@ -51,10 +51,11 @@ def latency_by_iteration(results: Results, scenario: str) -> Figure:
     lines = lines[lines["scenario"] == scenario]
     names = [n for n in reversed(tables.transports(results, scenario)) if n in set(lines["transport"])]
     look, windows = looks(results), tables.bursts(results, scenario)
+    role_of = {transport: role for role, transport in metrics.roles(results, scenario).items()}
     with matplotlib.rc_context(style()["rc"]):
         figure = Figure(figsize=(8, 1.1 + 2.1 * len(names)), layout="constrained")
         panels = figure.subplots(len(names), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-        shaded = False
+        shaded = paper = False
         for axes, name, letter in zip(panels, names, "abcdefghijklmnopqrstuvwxyz", strict=False):
             rows = lines[lines["transport"] == name]
             for i, (_, line) in enumerate(rows.groupby("seed")):
@@ -63,22 +64,28 @@ def latency_by_iteration(results: Results, scenario: str) -> Figure:
             clr = rows.groupby("iteration")["in_clr"].mean()
             shaded |= _shade(axes, clr)
             _mark_bursts(axes, rows, windows)
-            axes.set_title(f"({letter}) {_label(results, scenario, name)}" + _seeds(rows))
+            paper |= _mark_paper(axes, scenario, role_of.get(name, name), windows)
+            axes.set_title(f"({letter}) {label(results, scenario, name)}" + _seeds(rows))
             axes.set_xlim(-0.5, lines["iteration"].max() + 0.5)
-        latency_scale([axes.yaxis for axes in panels], panels, lines["latency_s"], "y")
+        drawn = [y for axes in panels for line in axes.lines if line.get_gid() == "paper" for y in line.get_ydata()]
+        values = pd.concat([lines["latency_s"], pd.Series(drawn, dtype=float)])
+        latency_scale([axes.yaxis for axes in panels], panels, values, "y")
         panels[-1].set_xlabel("Iteration")
         figure.supylabel("Send latency, mean over workers (s)", fontsize=10)
         handles: list[Any] = []
         if len(windows):
             handles.append(Line2D([], [], ls="", marker="v", color=style()["burst"]["colour"], label="burst"))
+        if paper:
+            handles.append(Line2D([], [], ls="", marker="x", mew=1.8, color=style()["burst"]["colour"], label="paper"))
         if shaded:
             handles.append(Patch(color=style()["clr"]["colour"], alpha=style()["clr"]["alpha"], label="in the CLR"))
         if handles:
-            figure.legend(handles=handles, loc="outside upper right", ncols=2)
+            figure.legend(handles=handles, loc="outside upper right", ncols=3)
         return figure
 
 
-def _label(results: Results, scenario: str, name: str) -> str:
+def label(results: Results, scenario: str, name: str) -> str:
+    """A transport's label; says so where only an incomplete run of it exists."""
     return tables.heading(results, scenario, name).replace(name, looks(results)[name]["label"], 1)
 
 
@@ -109,6 +116,17 @@ def _mark_bursts(axes: Axes, rows: pd.DataFrame, windows: pd.DataFrame) -> None:
         axes.plot(inside["iteration"], inside["latency_s"], ls="", marker="o", ms=3.5, color=colour)
         axes.annotate(f"burst {burst.burst}: {latency:.2f} s", (middle, latency), xytext=(7, 2),
                       textcoords="offset points", fontsize=9, color=colour)
+
+
+def _mark_paper(axes: Axes, scenario: str, role: str, windows: pd.DataFrame) -> bool:
+    """A cross on each burst at the paper's latency; returns whether it has any."""
+    found = [((b.start + b.stop - 1) / 2, claims.paper_value(scenario, "latency_burst", b.burst, of=role))
+             for b in windows.itertuples()]
+    known = [(x, y) for x, y in found if not np.isnan(y)]
+    if known:
+        axes.plot(*zip(*known, strict=True), ls="", marker="x", ms=6, mew=1.8, color=style()["burst"]["colour"],
+                  gid="paper")
+    return bool(known)
 
 
 def latency_scale(ticks: list[Any], panels: Any, values: pd.Series, which: str) -> None:
@@ -143,7 +161,7 @@ def latency_cdf(results: Results, scenario: str) -> Figure:
             if not len(values):
                 continue
             kwargs = {"color": look[name]["colour"], "ls": look[name]["line"], "lw": 1.8,
-                      "label": _label(results, scenario, name)}
+                      "label": label(results, scenario, name)}
             left.ecdf(values, **kwargs)
             right.step(values, 1 - np.arange(len(values)) / len(values), where="pre", **kwargs)
         latency_scale([left.xaxis, right.xaxis], (left, right), rows["latency_s"], "x")
@@ -164,99 +182,6 @@ def legend_below(figure: Figure, handles: list[Any]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
-def _wrapped(name: str, inches: float) -> str:
+def wrapped(name: str, inches: float) -> str:
     """A long name in several lines, broken at its hyphens where it has some."""
     return textwrap.fill(name, max(int(inches / _CHARACTER_IN), 8))
-
-
-def training_time(results: Results, table: pd.DataFrame) -> Figure:
-    """Figure 5: training time by scenario, normalised to DBLP, split into computation and communication.
-
-    Only transports with a complete run have a bar; without DBLP's, the first of them is the unit.
-    """
-    look = looks(results)
-    units: list[str] = []
-    with matplotlib.rc_context(style()["rc"]):
-        figure = Figure(figsize=(8, 3.9), layout="constrained")
-        axes = figure.subplots()
-        groups: list[tuple[float, int, str, str]] = []
-        shown: dict[str, Patch] = {}
-        paper = None
-        position = 0.0
-        for scenario in tables.scenarios(results):
-            who = metrics.roles(results, scenario)
-            names = [name for name in tables.transports(results, scenario)
-                     if len(metrics.pick(table, scenario, name, "training_time"))]
-            if not names:
-                continue
-            units.append(look[names[0]]["label"])
-            unit = metrics.pick(table, scenario, names[0], "training_time").mean()
-            centre = position + (len(names) - 1) / 2
-            for name in names:
-                parts = [metrics.pick(table, scenario, name, f"{part}_time").mean() / unit
-                         for part in ("compute", "communication")]
-                total = metrics.pick(table, scenario, name, "training_time").mean() / unit
-                colour = look[name]["colour"]
-                axes.bar(position, parts[0], 0.8, color=colour, alpha=0.45, lw=0)
-                axes.bar(position, parts[1], 0.8, bottom=parts[0], color=colour, lw=0)
-                axes.text(position, total + 0.02, f"{total:.2f}", ha="center", va="bottom")
-                shown.setdefault(name, Patch(color=colour, label=look[name]["label"]))
-                if name == who.get("baseline") and names[0] == who.get("dblp"):
-                    expected = claims.paper_value(scenario, "training_time", ratio=["baseline", "dblp"])
-                    line = axes.plot([position - 0.42, position + 0.42], [expected] * 2, color="black", lw=2)[0]
-                    paper = line if not np.isnan(expected) else paper
-                position += 1
-            count = len(tables.bursts(results, scenario))
-            bursts = f"({count or 'no'} burst{'' if count == 1 else 's'})"
-            groups.append((centre, len(names), scenario, bursts))
-            position += 0.8
-        # A few bars stay as slim as many, in the middle.
-        middle, half = (position - 1.8) / 2, max(position + 0.6, 5) / 2
-        axes.set_xlim(middle - half, middle + half)
-        inches = [7 * (count + 0.6) / (2 * half) for _, count, *_ in groups]
-        axes.set_xticks(
-            [x for x, *_ in groups],
-            [f"{_wrapped(name, width)}\n{bursts}" for (*_, name, bursts), width in zip(groups, inches, strict=True)],
-        )
-        axes.tick_params(axis="x", length=0)
-        axes.margins(y=0.12)      # room for the numbers above the bars
-        axes.grid(axis="x", visible=False)
-        axes.set_ylabel(f"Training time ({' or '.join(dict.fromkeys(units))} = 1)")
-        handles = [*shown.values(), Patch(color="#555555", label="communication"),
-                   Patch(color="#555555", alpha=0.45, label="computation")]
-        if paper is not None:
-            paper.set_label("baseline in the paper")
-            handles.append(paper)
-        legend_below(figure, handles)
-        return figure
-
-
-def accuracy_by_epoch(results: Results) -> Figure:
-    """Figure 6a: accuracy on the test set by epoch, a panel a scenario; bands are 95 % intervals over seeds."""
-    frame = metrics.accuracy_by_epoch(results)
-    scenarios = tables.scenarios(results)
-    look = looks(results)
-    with matplotlib.rc_context(style()["rc"]):
-        width = 4.2 if len(scenarios) > 1 else 5.5
-        figure = Figure(figsize=(width * max(len(scenarios), 1), 3.5), layout="constrained")
-        panels = figure.subplots(1, len(scenarios), sharey=True, squeeze=False)[0]
-        for axes, scenario in zip(panels, scenarios, strict=True):
-            for name in tables.transports(results, scenario):
-                rows = frame[(frame["scenario"] == scenario) & (frame["transport"] == name)]
-                if not len(rows):
-                    continue
-                found = rows.groupby("epoch")["accuracy"].apply(metrics.estimate)
-                mean = np.array([e.mean for e in found])
-                half = np.array([e.half for e in found])
-                axes.plot(found.index, mean, color=look[name]["colour"], ls=look[name]["line"], marker="o", ms=4,
-                          label=look[name]["label"])
-                axes.fill_between(found.index, mean - half, mean + half, color=look[name]["colour"], alpha=0.2, lw=0)
-            data = results.runs.loc[results.runs["scenario"] == scenario, "dataset"].dropna().unique()
-            title = _wrapped(f"{scenario} ({', '.join(data)})", width - 0.5)
-            axes.set(title=title, xlabel="Epoch (from 0)")
-            axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        panels[0].set_ylabel("Accuracy on the test set")
-        handles = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-        legend_below(figure, list(handles.values()))
-        return figure

@@ -1,4 +1,4 @@
-"""What is computed from a run: one tidy table of measures, estimates over seeds, and the theory of loss.
+"""What is computed from a run: one tidy table of measures, and estimates over seeds.
 
 Send latency is the time from a worker's first frame of a round to the server's STOP (direction ``reduce``,
 workers to server). One worker in one iteration is one sample. Distributions, medians and percentiles use the
@@ -31,6 +31,10 @@ MEASURES = {
     "compute_time": "Part of the training time in forward, backward and optimizer step (s)",
     "communication_time": "Part of the training time in the all-reduce (s)",
     "accuracy": "Accuracy on the test set after the last epoch, mean over workers",
+    "perplexity": "Perplexity on the test set after the last epoch, mean over workers",
+    "replica_drift": "Relative distance of the workers' replicas after the last epoch, mean over workers",
+    "communication_per_iteration": "Time in the all-reduce, mean over iterations and workers (s)",
+    "communication_in_bursts": "The same, over the iterations of bursts (s)",
     "clr_share": "Share of iterations in the critical learning regime",
     "burst_share": "Share of iterations with a burst",
     "clr_at_burst": "1 where the burst fell into the CLR, else 0",
@@ -39,8 +43,26 @@ MEASURES = {
     "lost_at_burst": "Share of the frames sent in a burst that did not arrive, workers under loss, whatever lost them",
     "tolerance_at_burst": "Tolerance in force in a burst",
     "tolerance_calm": "Median tolerance without burst and outside the CLR",
+    "frames_calm": "Frames sent per frame of the model without burst and outside the CLR, mean of the samples",
+    "passes_calm": "Passes without burst and outside the CLR, mean of the samples",
+    "bytes_sent": "Models sent by a worker in an iteration, mean: frames sent per frame of the model",
+    "delivered_least": "Smallest share of a model's frames that arrived, over all workers and iterations",
+    "parameters": "Parameters of the model, in millions",
+    "workers": "Workers",
+    "iterations": "Iterations of the run",
+    "epochs": "Epochs of the run",
+    "eta": "Threshold of the detector",
+    "tolerance_fixed": "The tolerance of a transport that has one",
+    "tolerance_low": "Tolerance in the CLR",
+    "tolerance_high": "Tolerance outside the CLR",
+    "burst_place": "First iteration of a burst, as a share of the run",
+    "burst_loss": "Loss in a burst, as the scenario has it",
+    "burst_length": "Iterations of a burst",
 }
 """Every measure with its definition; measures ending in ``burst`` (and ``spike``) exist per burst."""
+
+CLR_POLICIES = ("phase_aware", "random")
+"""Policies of a tolerance that is low in a critical learning regime, or in what stands for one."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +92,7 @@ def samples(results: Results) -> pd.DataFrame:
     late = reduce.groupby([*KEYS, "worker"])["stale"].shift(-1, fill_value=0)
     reduce = reduce.assign(frames_arrived=reduce["frames_delivered"] + reduce["duplicate"] + late)
     frame = reduce.merge(results.runs[[*KEYS, "policy"]], on=KEYS)
-    frame["in_clr"] = frame["in_clr"].astype(bool) & (frame["policy"] == "phase_aware")
+    frame["in_clr"] = frame["in_clr"].astype(bool) & frame["policy"].isin(CLR_POLICIES)
     frame["burst"] = frame.groupby([*KEYS, "iteration"])["burst"].transform("any").astype(bool)
     frame["calm"] = ~frame["burst"] & ~frame["in_clr"]
     return frame
@@ -93,12 +115,38 @@ def measures(results: Results) -> pd.DataFrame:
     rows = []
     for *key, complete in results.runs[[*KEYS, "complete"]].itertuples(index=False, name=None):
         found = [
+            *_settings(results.metadata[tuple(key)], key[1], _of(results.bursts, key)),
             *_latencies(_of(sample, key), _of(lines, key)),
             *_at_bursts(_of(sample, key), _of(lines, key), _of(results.bursts, key)),
-            *(_totals(_of(results.iterations, key), _of(results.evals, key)) if complete else ()),
+            *(_totals(*(_of(getattr(results, name), key) for name in ("iterations", "evals", "bursts"))) if complete
+              else ()),
         ]
         rows += [(*key, *row) for row in found]
     return pd.DataFrame(rows, columns=[*KEYS, "measure", "burst", "value"])
+
+
+def _settings(run: dict[str, Any], transport: str, bursts: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
+    scenario, parameters = run["scenario"], (run.get("model") or {}).get("parameters")
+    workload, tolerance = scenario.get("workload", {}), tolerance_of(run, transport)
+    if parameters:
+        yield "parameters", 0, parameters / 1e6
+    if workers := scenario.get("topology", {}).get("workers"):
+        yield "workers", 0, workers
+    for name, key in (("eta", "eta"), ("tolerance_fixed", "p"), ("tolerance_low", "low"), ("tolerance_high", "high")):
+        if key in tolerance:
+            yield name, 0, tolerance[key]
+    if iterations := workload.get("iterations"):
+        yield "iterations", 0, iterations
+        yield "epochs", 0, iterations / workload.get("iterations_per_epoch", iterations)
+        for burst in bursts.itertuples():
+            yield "burst_place", burst.burst, burst.start / iterations
+            yield "burst_loss", burst.burst, burst.loss
+            yield "burst_length", burst.burst, burst.stop - burst.start
+
+
+def tolerance_of(run: dict[str, Any], transport: str) -> dict[str, Any]:
+    """The tolerance of a transport as run.json has it; empty where it has none."""
+    return (run["scenario"].get("transports", {}).get(transport) or {}).get("tolerance") or {}
 
 
 def _of(frame: pd.DataFrame, key: Sequence[Any]) -> pd.DataFrame:
@@ -114,18 +162,32 @@ def _latencies(sample: pd.DataFrame, line: pd.DataFrame) -> Iterator[tuple[str, 
     yield "latency_p99", 0, sample["latency_s"].quantile(0.99)
     yield "clr_share", 0, line["in_clr"].mean()
     yield "burst_share", 0, line["burst"].mean()
+    yield "bytes_sent", 0, (sample["frames_sent"] / sample["frames_total"]).mean()
+    yield "delivered_least", 0, (sample["frames_delivered"] / sample["frames_total"]).min()
     calm = sample[sample["calm"]]
     if len(calm):
+        yield "frames_calm", 0, (calm["frames_sent"] / calm["frames_total"]).mean()
+        yield "passes_calm", 0, calm["passes"].mean()
         yield "latency_median_calm", 0, calm["latency_s"].median()
         yield "tolerance_calm", 0, calm["tolerance"].median()
 
 
-def _totals(iterations: pd.DataFrame, evals: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
-    for measure, column in (("training", "total"), ("compute", "compute"), ("communication", "communication")):
-        yield f"{measure}_time", 0, iterations.groupby("worker")[f"{column}_s"].sum().mean()
-    accuracy = evals[evals["metric"] == "accuracy"]
-    if len(accuracy):
-        yield "accuracy", 0, accuracy.loc[accuracy["iteration"] == accuracy["iteration"].max(), "value"].mean()
+def _totals(
+    iterations: pd.DataFrame, evals: pd.DataFrame, bursts: pd.DataFrame
+) -> Iterator[tuple[str, int, float]]:
+    if len(iterations):
+        for measure, column in (("training", "total"), ("compute", "compute"), ("communication", "communication")):
+            yield f"{measure}_time", 0, iterations.groupby("worker")[f"{column}_s"].sum().mean()
+        yield "communication_per_iteration", 0, iterations["communication_s"].mean()
+        inside = {k for burst in bursts.itertuples() for k in range(burst.start, burst.stop)}
+        if inside:
+            in_bursts = iterations["iteration"].isin(inside)
+            yield "communication_in_bursts", 0, iterations.loc[in_bursts, "communication_s"].mean()
+    last = evals[evals["iteration"] == evals["iteration"].max()]
+    for metric, rows in last[last["metric"].isin(["accuracy", "perplexity"])].groupby("metric"):
+        yield metric, 0, rows["value"].mean()
+    if len(last):
+        yield "replica_drift", 0, last["replica_drift"].mean()
 
 
 def _at_bursts(
@@ -134,8 +196,7 @@ def _at_bursts(
     average = line["latency_s"].mean()
     for burst in bursts.itertuples():
         inside = line[line["iteration"].between(burst.start, burst.stop - 1)]
-        under = {worker for worker, direction in burst.channels if direction == "to_server"}
-        hit = sample[sample["iteration"].between(burst.start, burst.stop - 1) & sample["worker"].isin(under)]
+        hit = under_burst(sample, burst)
         if not len(inside):
             continue
         latency = inside["latency_s"].mean()
@@ -147,6 +208,12 @@ def _at_bursts(
             yield "passes_at_burst", burst.burst, hit["passes"].mean()
             yield "lost_at_burst", burst.burst, 1 - hit["frames_arrived"].sum() / hit["frames_sent"].sum()
             yield "tolerance_at_burst", burst.burst, hit["tolerance"].mean()
+
+
+def under_burst(sample: pd.DataFrame, burst: Any) -> pd.DataFrame:
+    """Those of ``samples`` whose gradients crossed a link of a burst, in its iterations."""
+    workers = {worker for worker, direction in burst.channels if direction == "to_server"}
+    return sample[sample["iteration"].between(burst.start, burst.stop - 1) & sample["worker"].isin(workers)]
 
 
 def pick(table: pd.DataFrame, scenario: str, transport: str | None, measure: str, burst: int = 0) -> pd.Series:
@@ -181,25 +248,9 @@ def roles(results: Results, scenario: str) -> dict[str, str]:
     return found
 
 
-def expected_frames(tolerance: float, loss: float) -> float:
-    """Frames sent per frame of the model, at least, until a share 1 - tolerance arrived: (1-p) / (1-q)."""
-    return (1 - tolerance) / (1 - loss) if loss < 1 else math.inf
-
-
-def expected_passes(tolerance: float, loss: float) -> float:
-    """Passes until the missing share q^n is at most the tolerance: n = ln p / ln q, at least 1.
-
-    NaN for p = 0, where the number of frames decides.
-    """
-    if tolerance <= 0 or not 0 < loss < 1:
-        return math.nan if loss > 0 else 1.0
-    return max(1.0, math.log(tolerance) / math.log(loss))
-
-
-def accuracy_by_epoch(results: Results) -> pd.DataFrame:
-    """Accuracy after each epoch, mean over workers: scenario, transport, seed, epoch, accuracy."""
-    rows = results.evals[results.evals["metric"] == "accuracy"]
-    return rows.groupby([*KEYS, "epoch"], as_index=False).agg(accuracy=("value", "mean"))
+def by_epoch(results: Results) -> pd.DataFrame:
+    """Accuracy or perplexity after each epoch, mean over workers: scenario, transport, seed, metric, epoch, value."""
+    return results.evals.groupby([*KEYS, "metric", "epoch"], as_index=False).agg(value=("value", "mean"))
 
 
 def missing_share(results: Results) -> pd.DataFrame:

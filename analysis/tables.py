@@ -15,9 +15,11 @@ MISSING = "-"
 
 
 def scenarios(results: Results) -> list[str]:
-    """Scenarios by name, those with bursts first."""
+    """Scenarios in the order of the paper, then others by name, those with bursts first."""
+    order = claims.document()["order"]
     calm = set(results.runs["scenario"]) - set(results.bursts["scenario"]) if len(results.bursts) else set()
-    return sorted(set(results.runs["scenario"]), key=lambda name: (name in calm, name))
+    return sorted(set(results.runs["scenario"]),
+                  key=lambda name: (order.index(name) if name in order else len(order), name in calm, name))
 
 
 def transports(results: Results, scenario: str) -> list[str]:
@@ -60,7 +62,8 @@ def latency(results: Results, table: pd.DataFrame, scenario: str) -> pd.DataFram
               ("99th percentile", "latency_p99", 0), ("Median, no burst, outside CLR", "latency_median_calm", 0)]
     who = metrics.roles(results, scenario)
     role_of = {transport: role for role, transport in who.items()}
-    names, baseline = transports(results, scenario), who.get("baseline")
+    timed = set(table.loc[(table["scenario"] == scenario) & (table["measure"] == "latency_average"), "transport"])
+    names, baseline = [n for n in transports(results, scenario) if n in timed], who.get("baseline")
     rows = []
     for text, measure, burst in lines:
         row = {"Send latency": text}
@@ -80,28 +83,53 @@ def latency(results: Results, table: pd.DataFrame, scenario: str) -> pd.DataFram
     return _without_empty(pd.DataFrame(rows))
 
 
-def accuracy(results: Results, table: pd.DataFrame) -> pd.DataFrame:
-    """Tables IV and VI: accuracy on the test set after the last epoch of each scenario and transport."""
+def accuracy(results: Results, table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """Tables IV and VI: accuracy (or perplexity) on the test set after the last epoch, beside the replicas' drift."""
     rows = []
-    for scenario in scenarios(results):
+    for scenario in names:
         role_of = {transport: role for role, transport in metrics.roles(results, scenario).items()}
         for name in transports(results, scenario):
-            value = metrics.estimate(metrics.pick(table, scenario, name, "accuracy"))
-            paper = claims.paper_value(scenario, "accuracy", of=role_of.get(name, name))
+            metric = "perplexity" if len(metrics.pick(table, scenario, name, "perplexity")) else "accuracy"
+            unit = "share" if metric == "accuracy" else "number"
+            value = metrics.estimate(metrics.pick(table, scenario, name, metric))
+            drift = metrics.estimate(metrics.pick(table, scenario, name, "replica_drift"))
+            paper = claims.paper_value(scenario, metric, of=role_of.get(name, name))
             runs = results.runs[(results.runs["scenario"] == scenario) & (results.runs["transport"] == name)]
             rows.append({
-                "Scenario": scenario, "Transport": heading(results, scenario, name),
-                "Accuracy": claims.show(value.mean, "share", value.half), "Seeds": str(value.n),
+                "Scenario": scenario, "Transport": heading(results, scenario, name), "Metric": metric,
+                "Measured": claims.show(value.mean, unit, value.half), "Paper": claims.show(paper, unit),
+                "Replica drift": claims.show(drift.mean, "share", drift.half), "Seeds": str(value.n),
                 "Data set": ", ".join(sorted(set(runs["dataset"].dropna()))),
-                "Paper (CIFAR-10)": claims.show(paper, "share"),
             })
     return _without_empty(pd.DataFrame(rows))
 
 
-def training_time(results: Results, table: pd.DataFrame) -> pd.DataFrame:
+_COMMUNICATION = {
+    "All-reduce": ("communication_per_iteration", "s"), "In bursts": ("communication_in_bursts", "s"),
+    "Models sent": ("bytes_sent", "times"), "Accuracy": ("accuracy", "share"), "Drift": ("replica_drift", "share"),
+}
+
+
+def communication(results: Results, table: pd.DataFrame, scenario: str) -> pd.DataFrame:
+    """What an iteration's all-reduce takes with each transport, and in bursts, beside bytes and accuracy."""
+    first, *_ = names = transports(results, scenario)
+    rows = []
+    for name in names:
+        row = {"Transport": heading(results, scenario, name)}
+        for column, (measure, unit) in _COMMUNICATION.items():
+            value = metrics.estimate(metrics.pick(table, scenario, name, measure))
+            row[column] = claims.show(value.mean, unit, value.half)
+        both = [metrics.pick(table, scenario, t, "communication_per_iteration") for t in (name, first)]
+        ratio = metrics.estimate(metrics.paired(*both))
+        rows.append(row | {f"All-reduce, {first} = 1": claims.show(ratio.mean, "times", ratio.half),
+                           "Seeds": str(ratio.n)})
+    return pd.DataFrame(rows)
+
+
+def training_time(results: Results, table: pd.DataFrame, of: Iterable[str]) -> pd.DataFrame:
     """Table V: training time, its two parts, and its ratio to DBLP's (to the first transport's without one)."""
     rows = []
-    for scenario in scenarios(results):
+    for scenario in of:
         who, names = metrics.roles(results, scenario), transports(results, scenario)
         role_of = {transport: role for role, transport in who.items()}
         for name in names:
@@ -131,43 +159,17 @@ def missing(results: Results) -> pd.DataFrame:
     })
 
 
-def setup(results: Results) -> pd.DataFrame:
-    """The paper's set-up beside that of each scenario here."""
-    frame = pd.DataFrame([{"Setting": line["item"], "Paper": line["paper"]} for line in claims.document()["setup"]])
-    return frame.assign(**{scenario: _here(results, scenario) for scenario in scenarios(results)})
-
-
-def _here(results: Results, scenario: str) -> list[str]:
-    """The lines of ``setup`` in claims.yaml for one scenario, from its first run."""
-    runs = {key: run for key, run in results.metadata.items() if key[0] == scenario}
-    run = next(iter(runs.values()))
-    tolerances = run["scenario"].get("transports", {})
-    who = {role: tolerances.get(name, {}).get("tolerance") for role, name in metrics.roles(results, scenario).items()}
-    windows = [f"{what(b)} in iteration {window(b)}" for b in bursts(results, scenario).itertuples()]
-    rate = run["scenario"].get("topology", {}).get("link", {}).get("rate")
-    fields = run | who | {"bursts": "; ".join(windows) or "none", "rate": f"{rate / 1e6:g} Mbit/s" if rate else MISSING}
-    here = []
-    for line in claims.document()["setup"]:
-        try:
-            here.append(line["here"].format(**fields))
-        except (KeyError, TypeError):  # this run has no such field or role
-            here.append(MISSING)
-    return here
-
-
-def verdicts(found: Iterable[claims.Verdict], notes: list[str]) -> pd.DataFrame:
-    """The verdict table; ``notes`` gives the numbering of the reasons."""
-    sign = {"within": "", "at_most": "at most ", "at_least": "at least "}
-    rows = []
-    for v in found:
-        refer = ", ".join(f"note {notes.index(reason) + 1}" for reason in v.reasons)
-        measured = claims.show(v.measured, v.unit, v.half)
-        rows.append({
-            "Claim": f"{v.text} ({v.source})",
-            "Paper": ("" if v.unit == "yes" else sign[v.compare]) + claims.show(v.paper, v.unit),
-            "Measured": measured, "Verdict": v.verdict, "Why": "; ".join(filter(None, (v.why, refer))),
-        })
-    return pd.DataFrame(rows)
+def predictions(frame: pd.DataFrame) -> pd.DataFrame:
+    """``regimes.predictions`` as text: theory beside measurement."""
+    return pd.DataFrame({
+        "Scenario": frame["scenario"], "Where": frame["where"], "Transport": frame["transport"],
+        "p": frame["tolerance"].map("{:.1%}".format), "q": frame["loss"].map("{:.0%}".format),
+        "Passes, theory": frame["passes_predicted"].map("{:.2f}".format),
+        "Passes": frame["passes"].map("{:.2f}".format),
+        "Frames / model, theory": frame["frames_predicted"].map("{:.3f}".format),
+        "Frames / model": frame["frames"].map("{:.3f}".format),
+        "Samples": frame["samples"].astype(str), "Within 10 %": frame["holds"],
+    })
 
 
 def _without_empty(frame: pd.DataFrame) -> pd.DataFrame:

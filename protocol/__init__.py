@@ -24,7 +24,7 @@ from protocol.errors import (
 )
 from protocol.server import Server, ServerStep
 from protocol.stats import RoundStats
-from protocol.tolerance import Fixed, PhaseAware, Reliable, ToleranceSchedule
+from protocol.tolerance import Fixed, PhaseAware, Random, Reliable, ToleranceSchedule
 from protocol.wire import Tensor
 from protocol.worker import Worker
 
@@ -37,6 +37,7 @@ __all__ = [
     "PhaseAware",
     "Polling",
     "PortInUseError",
+    "Random",
     "Reliable",
     "RemoteProtocolError",
     "RoundStats",

@@ -6,6 +6,7 @@ A policy is one class with `tolerance`, `in_clr` and `observe`, and one line in 
 from __future__ import annotations
 
 import math
+import random
 from typing import Protocol
 
 from protocol.errors import LocalProtocolError
@@ -34,6 +35,12 @@ def _fraction(name: str, value: float) -> float:
     if not 0 <= value < 1:
         raise LocalProtocolError(f"{name} is {value}; a tolerance is a fraction in [0, 1)")
     return value
+
+
+def _bounds(low: float, high: float) -> tuple[float, float]:
+    if _fraction("low", low) > _fraction("high", high):
+        raise LocalProtocolError(f"low ({low}) exceeds high ({high}); the CLR is where less may be lost")
+    return low, high
 
 
 class Fixed:
@@ -70,9 +77,7 @@ class PhaseAware:
     """
 
     def __init__(self, low: float, high: float, eta: float = 0.5, frequency: int = 10) -> None:
-        self.low, self.high = _fraction("low", low), _fraction("high", high)
-        if low > high:
-            raise LocalProtocolError(f"low ({low}) exceeds high ({high}); the CLR is where less may be lost")
+        self.low, self.high = _bounds(low, high)
         if eta <= 0 or frequency < 1:
             raise LocalProtocolError(f"eta ({eta}) must be positive and frequency ({frequency}) at least 1")
         self.eta, self.frequency = eta, frequency
@@ -89,4 +94,30 @@ class PhaseAware:
         self.tolerance = self.low if self.in_clr else self.high
 
 
-POLICIES = {"fixed": Fixed, "phase_aware": PhaseAware, "reliable": Reliable}
+class Random:
+    """The control of `PhaseAware`: regimes of the same length that begin by chance, whatever training does.
+
+    Args:
+        low: tolerance inside a drawn regime, and until the first draw at step `frequency`.
+        high: tolerance outside.
+        probability: of a regime at each draw.
+        frequency: steps between draws.
+        seed: of the draws.
+    """
+
+    def __init__(self, low: float, high: float, probability: float, frequency: int = 10, seed: int = 0) -> None:
+        self.low, self.high = _bounds(low, high)
+        if not 0 <= probability <= 1 or frequency < 1:
+            raise LocalProtocolError(f"probability ({probability}) lies in [0, 1], frequency ({frequency}) from 1 on")
+        self.probability, self.frequency = probability, frequency
+        self.tolerance, self.in_clr = self.low, True
+        self._random = random.Random(seed)
+
+    def observe(self, step: int, gradient_norm: float) -> None:
+        if step == 0 or step % self.frequency:
+            return
+        self.in_clr = self._random.random() < self.probability
+        self.tolerance = self.low if self.in_clr else self.high
+
+
+POLICIES = {"fixed": Fixed, "phase_aware": PhaseAware, "random": Random, "reliable": Reliable}

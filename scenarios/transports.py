@@ -24,6 +24,12 @@ def _below_all(share: float) -> float:
 LossBound = Annotated[Percentage, AfterValidator(_below_all), Field(examples=["0.8%"])]
 
 
+def _low_below_high(bounds: Any) -> Any:
+    if bounds.low > bounds.high:
+        raise located([(("low",), "should be at most 'high'")])
+    return bounds
+
+
 class FixedTolerance(Strict):
     """The same loss bound in every round: MLT, the paper's baseline."""
 
@@ -47,11 +53,24 @@ class PhaseAwareTolerance(Strict):
     frequency: Count
     """Iterations between two checks."""
 
-    @model_validator(mode="after")
-    def _low_below_high(self) -> Self:
-        if self.low > self.high:
-            raise located([(("low",), "should be at most 'high'")])
-        return self
+    _check = model_validator(mode="after")(_low_below_high)
+
+
+class RandomTolerance(Strict):
+    """The control of `phase_aware`: low and high loss bounds at times drawn by chance, with the seed of the run."""
+
+    policy: Literal["random"]
+    """Loss bound of each round."""
+    low: LossBound
+    """Bound at the start and where it was drawn."""
+    high: LossBound
+    """Bound elsewhere."""
+    probability: Annotated[Percentage, Field(examples=["10%"])]
+    """Chance of the low bound at each draw."""
+    frequency: Count
+    """Iterations between two draws."""
+
+    _check = model_validator(mode="after")(_low_below_high)
 
 
 class ReliableTolerance(Strict):
@@ -137,7 +156,9 @@ class BoundedLoss(Transport):
 
     kind: Literal["bounded_loss"] = "bounded_loss"
     """Which kind of transport; `bounded_loss` unless said otherwise."""
-    tolerance: Annotated[FixedTolerance | PhaseAwareTolerance | ReliableTolerance, Field(discriminator="policy")]
+    tolerance: Annotated[
+        FixedTolerance | PhaseAwareTolerance | RandomTolerance | ReliableTolerance, Field(discriminator="policy")
+    ]
     """How much of a gradient may be missing."""
     pacing: AnyPacing = Field(default_factory=lambda: Pacing(mode="share"))
     """`share`: each sender aims at its share of the server's link; `none`: as fast as the host can, as in the

@@ -1,9 +1,7 @@
-"""Send latency against its floor: `make bench`, or `python -m testbed.bench` as root.
+"""Send latency on idle links: `make bench`, or `python -m testbed.bench` as root and then `python -m analysis.bench`.
 
 One server and N workers on the emulated star exchange a random gradient, the tolerances in turn round by round, so
-that a slow moment of the machine hits them all. The floor of a phase is the time that its busiest link needs for the
-least that must cross it: the server's link carries workers * (1 - p) of a gradient, and where a share q of the frames
-is lost behind a worker's own link, that link carries (1 - p) / (1 - q).
+that a slow moment of the machine hits them all.
 """
 
 from __future__ import annotations
@@ -20,12 +18,9 @@ import numpy as np
 import pandas as pd
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from protocol import Server, TransportConfig, Worker
 from protocol.config import DATA_PORT_BASE
-from protocol.tolerance import allowed_missing
-from protocol.wire import model_frames
 from testbed import environment
 from testbed.isolation import ISOLATE
 from testbed.topology import SERVER, host_ip, worker_names
@@ -57,14 +52,6 @@ class Setting:
     def config(self) -> TransportConfig:
         """Settings of all endpoints."""
         return TransportConfig(link_rate=self.rate, data_port_base=DATA_PORT_BASE)
-
-    def floor(self, direction: str, tolerance: float) -> float:
-        """s that the busiest link needs for one gradient of each worker."""
-        config = self.config()
-        frames = len(model_frames(4 * self.size, 0, config))
-        needed = frames - allowed_missing(tolerance, frames)
-        sent_by_each = 1 / (1 - self.loss) if direction == "reduce" else 1
-        return max(self.workers, sent_by_each) * needed * config.wire_bytes * 8 / self.rate
 
 
 class InTurn:
@@ -136,29 +123,17 @@ def inside(setting: Setting) -> list[dict]:
         network.stop()
 
 
-def summarise(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
-    """Median and p99 of the send latency (s) per direction and tolerance, beside the floor (s)."""
-    counted = rows[rows["step"] >= WARM_UP * len(setting.tolerances)]
-    table = counted.groupby(["direction", "tolerance"])["latency_s"].agg(
-        rounds="size", median_s="median", p99_s=lambda values: values.quantile(0.99)
-    ).reset_index()
-    table["floor_s"] = [setting.floor(*key) for key in zip(table["direction"], table["tolerance"], strict=True)]
-    table["ratio"] = table["median_s"] / table["floor_s"]
-    return table.sort_values(["direction", "tolerance"], ascending=[False, True], ignore_index=True)
-
-
 def main(
     workers: Annotated[int, typer.Option(help="Workers.")] = 3,
     megabytes: Annotated[float, typer.Option(help="Gradient, in MB (10^6 bytes).")] = 20.0,
     gbit: Annotated[float, typer.Option(help="Rate of every link, in Gbit/s.")] = 1.0,
     loss: Annotated[float, typer.Option(help="Share of the frames to the server that is lost, 0 to 0.99.")] = 0.0,
     rounds: Annotated[int, typer.Option(help="Counted rounds of each tolerance.")] = 12,
-    out: Annotated[Path, typer.Option(help="Folder for the raw rounds and the table.")] = Path("results/bench"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the raw rounds and bench.json.")] = Path("results/bench"),
     node_: Annotated[str | None, typer.Option("--node", hidden=True)] = None,
     setting_: Annotated[str | None, typer.Option("--setting", hidden=True)] = None,
 ) -> None:
-    """Measure send latency against the floor."""
+    """Measure send latency."""
     if setting_ is not None:
         fields = json.loads(setting_)
         setting = Setting(**{**fields, "tolerances": tuple(fields["tolerances"])})
@@ -168,7 +143,7 @@ def main(
             print(json.dumps(inside(setting)))
         return
     setting = Setting(workers, round(megabytes * 1e6 / 4), gbit * 1e9, loss, (0.0, 0.008, 0.408), rounds)
-    console = Console(stderr=as_json)
+    console = Console()
     console.print(
         f"{workers} workers, {megabytes:g} MB, {gbit:g} Gbit/s, {loss:.0%} loss, {rounds} rounds of each tolerance ..."
     )
@@ -180,24 +155,13 @@ def main(
         console.print("[red]error:[/] the benchmark failed; it needs root and what `dblp doctor` lists for mininet")
         raise typer.Exit(1)
     rows = pd.DataFrame(json.loads(done.stdout))
-    table = summarise(rows, setting)
     out.mkdir(parents=True, exist_ok=True)
     rows.to_parquet(out / "rounds.parquet", index=False)
     record = {
         "setting": asdict(setting), "machine": environment.machine(), "versions": environment.versions(),
-        "git": environment.git_state(), "table": table.to_dict("records"),
+        "git": environment.git_state(),
     }
     (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
-    if as_json:
-        print(json.dumps(record, indent=1))
-        return
-    shown = Table("direction", "p", "rounds", "median (s)", "p99 (s)", "floor (s)", "median / floor", box=None)
-    for row in table.itertuples():
-        shown.add_row(
-            row.direction, f"{row.tolerance:.1%}", str(row.rounds), f"{row.median_s:.3f}", f"{row.p99_s:.3f}",
-            f"{row.floor_s:.3f}", f"{row.ratio:.3f}",
-        )
-    console.print(shown)
     console.print(f"raw rounds: {out}/rounds.parquet")
 
 

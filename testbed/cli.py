@@ -18,6 +18,7 @@ from scenarios import ScenarioError
 from testbed.errors import Stopped, UserError
 
 SCHEMA_FILE = "dblp-scenario.schema.json"
+REFERENCE = Path("results/reference")
 PICTURES = (".png", ".svg", ".pdf")
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -35,7 +36,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard out
 def run(
     scenario: Annotated[list[str], typer.Argument(help="Scenario files, or names from `dblp scenarios`.")],
     profile: Annotated[str | None, typer.Option(help="Variant of the scenario: paper, laptop, smoke.")] = None,
-    engine: Annotated[str, typer.Option(help="auto, mininet (root), or local (loopback, no root).")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto, mininet (root), or local (loopback, no root); without a network it is single.")
+    ] = "auto",
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, as workload.iterations=20.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that the runs go into.")] = Path("results"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace complete runs that stand there.")] = False,
@@ -106,10 +109,10 @@ def run(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold some.")],
-    out: Annotated[Path | None, typer.Option(help="For report.md and the pictures; default: the first.")] = None,
+    out: Annotated[Path | None, typer.Option(help="For the report and its pictures; default: the first.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write report.md with every table and figure that the runs allow, expected beside measured."""
+    """Write report.md and report.html with every table and figure that the runs allow, the paper's beside measured."""
     from analysis import report as reporting
     from analysis.load import ResultsError
 
@@ -121,8 +124,29 @@ def report(
     except ResultsError as error:
         raise UserError(str(error)) from error
     out_console.print(f"[bold]{escape(str(paths.markdown))}[/]")
+    out_console.print(f"[bold]{escape(str(paths.html))}[/], the same in one file")
     for figure in paths.figures:
         out_console.print(f"  {escape(str(figure))}")
+
+
+@app.command("claims")
+def list_claims(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs; default: results/reference.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print each number of the paper, the measured one beside it, a verdict, and what shows it."""
+    from analysis import claims, load, scoreboard
+
+    if not runs and not REFERENCE.is_dir():
+        raise UserError(f"{REFERENCE} is not here; give the folder of some runs, as dblp claims results/paper")
+    try:
+        found = claims.evaluate(load.load(runs or [REFERENCE]))
+    except load.ResultsError as error:
+        raise UserError(str(error)) from error
+    if as_json:
+        print(json.dumps([verdict.as_dict() for verdict in found], indent=1))
+    else:
+        scoreboard.render(found, out_console)
 
 
 @app.command()

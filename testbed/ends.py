@@ -119,7 +119,8 @@ class FrameEnds(Ends):
 
     def server(self, address: Address) -> Server:
         names = worker_names(self.job.workers)
-        tolerance = tolerance_schedule(self.job.scenario, self.job.run["transport"])
+        run = self.job.run
+        tolerance = tolerance_schedule(self.job.scenario, run["transport"], run["seed"])
         return Server(
             address, self.job.workers, self._config, tolerance, lambda rank: self._impairment(names[rank], "to_server")
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol import Fixed, PhaseAware, Polling, Reliable, Timeouts, ToleranceSchedule, TransportConfig
+from protocol import Fixed, PhaseAware, Polling, Random, Reliable, Timeouts, ToleranceSchedule, TransportConfig
 from scenarios import BoundedLoss, Scenario
 
 SECRET_VARIABLE = "DBLP_SECRET"      # environment of a run's processes; never in a file or a command line
@@ -40,7 +40,7 @@ def transport_config(scenario: Scenario, transport: str, data_port_base: int, se
     )
 
 
-def tolerance_schedule(scenario: Scenario, transport: str) -> ToleranceSchedule:
+def tolerance_schedule(scenario: Scenario, transport: str, seed: int) -> ToleranceSchedule:
     """A fresh tolerance policy for one run."""
     settings = scenario.transports[transport]
     if not isinstance(settings, BoundedLoss):
@@ -51,5 +51,7 @@ def tolerance_schedule(scenario: Scenario, transport: str) -> ToleranceSchedule:
             return Fixed(tolerance.p)
         case "phase_aware":
             return PhaseAware(tolerance.low, tolerance.high, tolerance.eta, tolerance.frequency)
+        case "random":
+            return Random(tolerance.low, tolerance.high, tolerance.probability, tolerance.frequency, seed)
         case "reliable":
             return Reliable()

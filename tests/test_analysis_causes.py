@@ -8,7 +8,7 @@ from pathlib import Path
 import analysis_tree as tree
 import pytest
 
-from analysis import causes, conditions, metrics, report
+from analysis import causes, conditions, metrics, report, theory
 from analysis.load import Results, load
 
 NAME = "mine"
@@ -22,7 +22,8 @@ def with_cross_traffic(root: Path, dropped: int, **changes: object) -> Results:
         for line in lines:
             line["queues"] = [{"interface": "s1-srv", "dropped": 0}]
             if line.get("event") == 1:
-                line |= {"action": "traffic", "loss": 0.0, "links": [["srv", "to_server"]]}
+                ways = [[worker, "to_server"] for worker in ("w1", "w2", "w3")]
+                line |= {"action": "traffic", "loss": 0.0, "links": [["srv", "to_server"]], "channels": ways}
                 line["sent"] = {"x1 to srv": {"datagrams": 70 if line["kind"] == "burst_start" else 1070, "bytes": 0}}
             if line["kind"] == "end" or (line.get("event") == 1 and line["kind"] == "burst_stop"):
                 line["queues"][0]["dropped"] = dropped
@@ -35,8 +36,8 @@ def test_each_cause_has_its_loss_and_its_speedup(tmp_path: Path) -> None:
     rows = causes.comparison(results, metrics.measures(results), NAME).set_index(["Cause", "Transport"])
     assert list(dict.fromkeys(rows.index.get_level_values("Cause"))) == ["no burst", "70% loss", "traffic"]
     for cause in ("70% loss", "traffic"):  # the same law of loss behind both
-        for transport, frames in (("dblp", metrics.expected_frames(tree.HIGH, tree.LOSS)),
-                                  ("mlt", metrics.expected_frames(tree.LOW, tree.LOSS))):
+        for transport, frames in (("dblp", theory.frames_sent(tree.HIGH, tree.LOSS)),
+                                  ("mlt", theory.frames_sent(tree.LOW, tree.LOSS))):
             row = rows.loc[cause, transport]
             assert float(row["Frames lost"].rstrip("%")) == pytest.approx(70, abs=1)
             assert float(row["Frames sent / model"]) == pytest.approx(frames, abs=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from nbclient import NotebookClient
 
-from analysis import figures, metrics, report, tables
+from analysis import claims, document, figures, figures_training, metrics, report, tables
 from analysis.load import load
 
 BURST = "efficientnet-microburst"
@@ -28,13 +29,36 @@ def paper_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree.write_tree(tmp_path_factory.mktemp("results"), seeds=(1, 2))
 
 
+class Page(HTMLParser):
+    """What a browser would ask of a page: what it loads from elsewhere, its headings, and its cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.open: list[str] = []
+        self.headings: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [value or "" for name, value in attrs if name == "src" or (tag == "link" and name == "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("h1", "h2", "h3"):
+            self.headings.append(data)
+
+
 def test_report_opens_with_the_verdicts_and_links_its_pictures(paper_tree: Path, tmp_path: Path) -> None:
     paths = report.write([paper_tree], tmp_path / "report")
     text = paths.markdown.read_text()
-    assert text.index("| Claim | Paper | Measured | Verdict | Why |") < text.index("![")
+    assert text.index("| Claim | Paper | Measured | Verdict | Why | Run | Command |") < text.index("![")
     assert {p.name for p in paths.figures} == {
         f"latency-{BURST}.png", f"cdf-{BURST}.png", "latency-efficientnet.png", "cdf-efficientnet.png",
-        "training-time.png", "accuracy.png",
+        "training-time.png", "accuracy.png", "regime-curves.png", "regime-map.png",
     }
     for picture in paths.figures:
         assert f"]({picture.name})" in text
@@ -43,6 +67,15 @@ def test_report_opens_with_the_verdicts_and_links_its_pictures(paper_tree: Path,
         assert wanted in text
     assert "Read this first" not in text
     assert "nan" not in text.lower().split()
+    page = Page(paths.html.read_text())
+    assert page.open == []
+    assert page.loads
+    assert all(source.startswith("data:image/png;base64,") for source in page.loads)
+    assert len(page.loads) == len(paths.figures)
+    assert [h for h in page.headings if h.startswith(("Tables", "Figure", "Two"))] == [
+        "Tables II and III, Figures 2 to 4: send latency", "Two regimes: what a pass costs",
+        "Figure 5, Table V: training time", "Tables IV and VI, Figure 6: accuracy",
+    ]
 
 
 def test_a_failed_run_is_named_at_the_top(tmp_path: Path) -> None:
@@ -63,7 +96,7 @@ def test_one_transport_of_another_name_without_bursts(tmp_path: Path) -> None:
     run["scenario"]["transports"] = transports
     (folder / "run.json").write_text(json.dumps(run))
     text = report.write([folder], tmp_path / "out").markdown.read_text()
-    assert "0 reproduced, 0 differs, 26 not run here" in text
+    assert f"0 reproduced, 0 differs, {len(claims.claims())} not run here" in text
     assert "| Average | 1." in text
 
 
@@ -78,7 +111,7 @@ def test_a_run_with_nothing_but_run_json(tmp_path: Path) -> None:
 
 def test_summary_is_plain_json(paper_tree: Path) -> None:
     said = json.loads(json.dumps(report.summary([paper_tree]), allow_nan=False))
-    speedup = next(v for v in said["verdicts"] if v["id"] == "burst1-speedup")
+    speedup = next(v for v in said["verdicts"] if v["id"] == f"{BURST}/burst1-speedup")
     assert speedup["paper"] == 4.68
     assert speedup["measured"] == pytest.approx(1.68, rel=0.1)
     assert len(said["runs"]) == 8
@@ -109,8 +142,8 @@ def test_legends_titles_and_labels_stay_clear_of_each_other(tmp_path: Path, coun
     results = load(tmp_path)
     for figure in (
         figures.latency_cdf(results, "efficientnet"),
-        figures.training_time(results, metrics.measures(results)),
-        figures.accuracy_by_epoch(results),
+        figures_training.training_time(results, metrics.measures(results), tables.scenarios(results)),
+        figures_training.accuracy_by_epoch(results, tables.scenarios(results)),
     ):
         FigureCanvasAgg(figure).draw()
         apart = [figure.legends[0], *figure.axes]
@@ -149,9 +182,9 @@ def test_latency_table_has_the_paper_beside_each_value(paper_tree: Path) -> None
 
 
 def test_markdown_escapes_and_aligns() -> None:
-    text = report.markdown(pd.DataFrame({"a|b": ["x|y", "z"], "n": ["1", "-2"]}))
+    text = document.table(pd.DataFrame({"a|b": ["x|y", "z"], "n": ["1", "-2"]}))
     assert text.splitlines()[1:3] == ["| --- | --: |", "| x\\|y | 1 |"]
-    assert report.markdown(pd.DataFrame()) == "Nothing recorded."
+    assert document.table(pd.DataFrame()) == "Nothing recorded."
 
 
 def test_notebook_runs(paper_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from testbed.results import RunFolder
 from testbed.runner import Outcome, Stopped
 from testbed.training import data
 
+REFERENCE = Path(__file__).resolve().parent.parent / "results" / "reference"
+
 
 class Said(NamedTuple):
     """Exit status and output of the program; `err` on one line, as a console of any width would wrap it."""
@@ -308,6 +310,22 @@ def test_scenarios_are_listed(dblp):
     assert "paper/efficientnet-microburst" in {entry["name"] for entry in entries}
     assert all(Path(entry["path"]).is_file() for entry in entries)
     assert "paper/efficientnet-microburst" in dblp("scenarios").out
+
+
+def test_the_claims_are_listed_with_their_verdicts(dblp):
+    said = dblp("claims", str(REFERENCE))
+    assert said.status == 0
+    assert "claims of the paper" in said.out
+    found = json.loads(dblp("claims", str(REFERENCE), "--json").out)
+    assert {verdict["verdict"] for verdict in found} <= {"reproduced", "differs", "not run here"}
+    assert any(verdict["runs"] for verdict in found)
+    assert all(verdict["command"].startswith("dblp run ") for verdict in found)
+
+
+def test_without_runs_the_claims_ask_for_some(dblp):
+    said = dblp("claims")
+    assert said.status == cli.EXIT_USAGE
+    assert "give the folder of some runs" in said.err
 
 
 def test_the_schema_is_json(dblp):

@@ -87,6 +87,14 @@ def test_its_results_are_those_of_the_committed_report() -> None:
     assert [row for row in rows if row not in report] == []
 
 
+def test_the_docs_compare_bursts_as_the_committed_report_does() -> None:
+    report = (ROOT / "results/reference/real-microburst/report.md").read_text().splitlines()
+    page = (ROOT / "docs/bursts.md").read_text().splitlines()
+    rows = [line for line in page if re.match(r"\| (no burst|70% loss|traffic) \| (dblp|mlt) ", line)]
+    assert len(rows) == 6
+    assert [row for row in rows if row not in report] == []
+
+
 @pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
 def test_the_links_of_the_docs(page: str) -> None:
     for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "docs" / page).read_text()):

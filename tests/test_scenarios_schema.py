@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scenarios import Scenario, ScenarioError, Spell, Window, load
+from scenarios import Scenario, ScenarioError, Spell, Window, json_schema, load
 from scenarios.events import LossEvent
 
 EVENT = {"action": "loss", "loss": "70%", "at": {"iteration": 4}, "duration": "1 iteration"}
@@ -152,6 +152,16 @@ def test_broken_resolved_scenario_is_a_scenario_error() -> None:
 def test_scenarios_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         scenario().topology.workers = 4
+
+
+def test_the_json_schema_proposes_selectors_and_only_durations_that_an_event_can_have() -> None:
+    events = {name: keys["properties"] for name, keys in json_schema()["$defs"].items() if name.endswith("Event")}
+    for name, keys in events.items():
+        _, names = keys["selector"]["anyOf"]
+        assert names["examples"], name
+        assert (["leaf1-spine1"] in names["examples"]) == (name not in ("TrafficEvent", "StopEvent", "KillEvent"))
+        if name in ("PartitionEvent", "LinkDownEvent", "StopEvent"):
+            assert keys["duration"]["examples"] == ["500ms"]
 
 
 # Events of all kinds

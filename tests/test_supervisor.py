@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,7 @@ from testbed.bursts.local import LocalInjector
 from testbed.engines import supervisor
 from testbed.engines.supervisor import Interrupted, RunFailed, Supervisor, engine_main
 from testbed.results import NODES, RunFolder
+from testbed.training import data
 
 # What a node of a run has: its name in argv[1], and the gate.
 PRELUDE = "import os, signal, sys, time; from testbed.bursts.gate import GateClient\n"
@@ -143,7 +145,9 @@ def test_an_interruption_takes_the_nodes_along(folder, monkeypatch):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_the_drift_of_the_replicas_is_measured_in_units_of_the_way_they_came(folder):
+def test_the_drift_of_the_replicas_is_measured_in_units_of_the_way_they_came(folder, monkeypatch):
+    monkeypatch.setattr(supervisor, "DRIFT_BLOCK", 1)
+
     def save(iteration: int, worker: str, *values: float) -> None:
         np.save(Path(NODES) / f"parameters-{iteration}-{worker}.npy", np.array(values, np.float32))
 
@@ -195,7 +199,7 @@ def test_the_port_of_another_program_is_named_in_the_run_s_error(folder):
         port = taken.getsockname()[1]
         plan = scenario(topology={"workers": 1, "link": {"rate": "20mbit"}}).model_dump(mode="json")
         base = port - WORKER_PORT_OFFSET
-        folder.update(scenario=plan, engine="local", dataset={"name": "digits"}, data_port_base=base)
+        folder.update(scenario=plan, engine="local", dataset=asdict(data.resolve(["digits"])), data_port_base=base)
         command = [sys.executable, "-m", "testbed.engines.local", "."]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log) as engine:
             assert engine.wait(120) == 1

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError
-from protocol.tolerance import POLICIES, Fixed, PhaseAware, Reliable, allowed_missing
+from protocol.tolerance import POLICIES, Fixed, PhaseAware, Random, Reliable, allowed_missing
 
 LOW, HIGH = 0.008, 0.408
 
@@ -78,6 +78,16 @@ def test_the_regime_only_changes_at_detections(norms: list[float], frequency: in
             assert marks[step + 1] == ("C" if critical and norms[step] != norms[step - 1] else "-")
 
 
+def test_random_regimes_come_with_their_probability_and_last_until_the_next_draw() -> None:
+    marks = trace(Random(LOW, HIGH, 0.3, frequency=4, seed=3), [1.0] * 4001)
+    drawn = marks[4::4]
+    assert 0.25 < drawn.count("C") / len(drawn) < 0.35
+    assert marks[:4] == "CCCC"
+    assert all(len(set(marks[step : step + 4])) == 1 for step in range(4, 4000, 4))
+    assert trace(Random(LOW, HIGH, 0.3, frequency=4, seed=3), [9.0] * 4001) == marks
+    assert set(trace(Random(LOW, HIGH, 0, frequency=1), [1.0] * 50)[1:]) == {"-"}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -88,6 +98,8 @@ def test_the_regime_only_changes_at_detections(norms: list[float], frequency: in
         (lambda: PhaseAware(0.5, 0.1), r"low \(0.5\) exceeds high \(0.1\)"),
         (lambda: PhaseAware(0.1, 0.5, eta=0), r"eta \(0\) must be positive"),
         (lambda: PhaseAware(0.1, 0.5, frequency=0), r"frequency \(0\) at least 1"),
+        (lambda: Random(0.5, 0.1, 0.5), r"low \(0.5\) exceeds high \(0.1\)"),
+        (lambda: Random(0.1, 0.5, 1.5), r"probability \(1.5\) lies in"),
     ],
 )
 def test_bad_numbers_are_named(make, message: str) -> None:
@@ -96,4 +108,4 @@ def test_bad_numbers_are_named(make, message: str) -> None:
 
 
 def test_policies_by_name() -> None:
-    assert {"fixed": Fixed, "phase_aware": PhaseAware, "reliable": Reliable} == POLICIES
+    assert {"fixed": Fixed, "phase_aware": PhaseAware, "random": Random, "reliable": Reliable} == POLICIES

@@ -290,20 +290,24 @@ def test_a_long_link_is_refused_by_name_of_the_kernel_option_or_has_its_latency(
     assert not any(tmp_path.iterdir())
 
 
+ON_HOSTS = "events.0.selector=[w3, w4]"
+
+
 @pytest.mark.parametrize(("datapath", "refused"), [("netdev", True), ("system", False)])
 def test_losses_that_open_vswitch_in_user_space_would_not_see_are_refused(monkeypatch, datapath, refused):
     monkeypatch.setattr(bursts, "ovs_datapath", lambda: datapath)
-    scenario = load("leaf-spine", overrides=["topology.switch=ovs"])
+    scenario = load("leaf-spine", overrides=["topology.switch=ovs", ON_HOSTS])
     if refused:
         with pytest.raises(InjectorError, match=r"events.0: without kernel option CONFIG_OPENVSWITCH"):
             bursts.check_switch(scenario)
     else:
         bursts.check_switch(scenario)
-    bursts.check_switch(load("leaf-spine", overrides=["topology.switch=ovs", "events.0.direction=to_worker"]))
+    for other in ("events.0.direction=to_worker", "events.0.selector=[leaf2-spine1]"):
+        bursts.check_switch(load("leaf-spine", overrides=["topology.switch=ovs", ON_HOSTS, other]))
 
 
 def test_losses_sit_on_the_port_of_the_workers_own_switch():
-    ends = bursts.link_ends(load("leaf-spine"))
+    ends = bursts.link_ends(load("leaf-spine", overrides=[ON_HOSTS]))
     assert [(end.host, end.interface) for end in ends] == [("w3", "leaf2-w3"), ("w4", "leaf2-w4")]
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 POLL = 0.05               # s between looks at the processes
 ERROR_GRACE = 3.0         # s that the other processes have to say what they saw when one has failed
 STOP_GRACE = 3.0          # s between SIGTERM and SIGKILL
+DRIFT_BLOCK = 1 << 20     # parameters of each replica that are compared at a time
 INTERRUPTED = 130         # exit status after SIGINT (128 + 2), as shells have it
 
 Spawn = Callable[[str, list[str], TextIO], subprocess.Popen]
@@ -220,15 +221,28 @@ class Supervisor:
         for iteration, paths in sorted(done.items()):
             if iteration == 0 or len(paths) < len(names) or not start.exists():
                 continue
-            replicas = {name: np.load(folder / f"parameters-{iteration}-{name}.npy") for name in names}
-            mean = sum(replicas.values()) / len(names)
-            travelled = float(np.linalg.norm(mean - np.load(start)))
-            for name, replica in replicas.items():
-                apart = float(np.linalg.norm(replica - mean))
-                drift = apart / travelled if travelled else 0.0
+            travelled, apart = _distances(start, [folder / f"parameters-{iteration}-{name}.npy" for name in names])
+            for name, distance in zip(names, apart, strict=True):
+                drift = distance / travelled if travelled else 0.0
                 self._log.row("drift", iteration=iteration, worker=name, replica_drift=drift)
             for path in paths:
                 path.unlink()
+
+
+def _distances(start: Path, replicas: list[Path]) -> tuple[float, list[float]]:
+    """How far the mean of the replicas is from the start, and each replica from the mean.
+
+    Block by block: all replicas of a large model at once would take more memory than one of its workers.
+    """
+    origin, *vectors = (np.load(path, mmap_mode="r") for path in (start, *replicas))
+    squares = np.zeros(1 + len(vectors))
+    for begin in range(0, len(origin), DRIFT_BLOCK):
+        block = slice(begin, begin + DRIFT_BLOCK)
+        parts = [vector[block] for vector in vectors]
+        mean = sum(parts) / len(parts)
+        squares += [float(np.dot(apart, apart)) for apart in (mean - origin[block], *(part - mean for part in parts))]
+    travelled, *apart = np.sqrt(squares).tolist()
+    return travelled, apart
 
 
 def _last_line(path: Path) -> str:
