@@ -127,6 +127,8 @@ class TransportConfig:
                 raise LocalProtocolError(f"{name} is {value!r}; known are {', '.join(known)}")
         if self.repair not in REPAIRS:
             raise LocalProtocolError(f"repair is {self.repair!r}; known are {', '.join(REPAIRS)}")
+        if self.repair == "none" and self.broadcast != "lossy":
+            raise LocalProtocolError(f"broadcast is {self.broadcast!r}, which no round without repair can keep")
         if self.pacing == "fixed" and not self.fixed_rate:
             raise LocalProtocolError("pacing 'fixed' needs fixed_rate, in bit/s")
         if self.shares is not None and not all(share > 0 for share in self.shares):

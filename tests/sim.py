@@ -57,13 +57,13 @@ class Link:
 
     def __init__(
         self, pipe: Pipe, size: int, seed: int, first_round: int = 0, polling: Polling | None = None,
-        order: str = "sequential", agreed: bool = False,
+        order: str = "sequential", agreed: bool = False, repair: bool = True,
     ) -> None:
         self.pipe, self.size = pipe, size
         self.random = np.random.default_rng(seed)
         self.frames: FrameArray = model_frames(4 * size, SESSION, CONFIG)
         self.sender = Sender(len(self.frames), polling)
-        self.receiver = Receiver(4 * size, CONFIG.chunk_bytes, SESSION)
+        self.receiver = Receiver(4 * size, CONFIG.chunk_bytes, SESSION, repair)
         self.order, self.agreed = ORDERS[order](len(self.frames)), agreed
         self.round, self.now = first_round, 0.0
         self._events: list[tuple[float, int, Callable[[], object]]] = []

@@ -42,6 +42,7 @@ def test_everyone_gets_the_mean_and_each_round_has_its_records() -> None:
         np.testing.assert_allclose(averages, values.mean(axis=0), rtol=1e-5, atol=1e-6)
         assert [record.round for record in records] == [0, 2, 4, 6]
         assert all(r.latency_s > 0 and r.frames_sent >= r.frames_total == r.frames_delivered > 0 for r in records)
+        assert len({record.frames_total for record in records}) == 1, "the MSS of loopback grows with the window"
     assert [step.step for step in steps.result()] == list(range(ROUNDS))
     assert [record.peer for record in steps.result()[0].broadcasts] == ["w1", "w2", "w3"]
 

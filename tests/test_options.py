@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from loopback import CONFIG, Drop, Work, gradients, run_job
 
-from protocol import Fixed, Server, ServerStep, TransportConfig
+from protocol import Fixed, Reliable, Server, ServerStep, TransportConfig
 from protocol.aggregate import mean_of_contributors, mean_zero_filled
 from protocol.tolerance import allowed_missing
 
@@ -72,6 +72,22 @@ def test_agreed_replicas_are_identical_and_lack_the_end_of_the_order(order: str)
         assert (~here).sum() >= LEFT_OUT      # more where no worker's chunk had arrived
     if order == "rotating":
         assert len({tuple(chunks) for chunks in lacking}) == 4
+
+
+def test_without_repair_every_round_has_one_pass_and_what_is_lost_is_zero() -> None:
+    values, config = gradients(3, 3, SIZE), replace(CONFIG, repair="none")
+    server = Server(HERE, 3, config, Reliable(), impairment=lambda rank: Drop(0.3, rank))
+    seen, steps = run_job(values, server, config, impairment=lambda rank: Drop(0.3, 10 + rank))
+    for step in range(3):
+        average = rows(mean(received(values, seen, step)))
+        for worker in seen:
+            ours = rows(worker.averages[step])
+            here = ours.any(axis=1)
+            np.testing.assert_array_equal(ours[here], average[here])
+            assert 0 < (~here).sum() < CHUNKS
+        for stats in (*steps[step].broadcasts, *(worker.rounds[step] for worker in seen)):
+            assert stats.passes == 1
+            assert 0 < stats.frames_delivered < stats.frames_sent == stats.frames_total == CHUNKS
 
 
 def test_a_lossy_broadcast_gives_each_its_own() -> None:

@@ -90,10 +90,34 @@ def test_a_probe_is_answered_with_what_is_here() -> None:
     assert receiver.outbox == [Bitmap(ROUND, 1, bits(2, 3, 4, 6, 7, 8, 9))]
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 0.3, None])
+@pytest.mark.parametrize("here", [(), (0, 1, 5), tuple(range(9))])
+def test_without_repair_the_end_of_the_first_pass_ends_the_round(
+    here: tuple[int, ...], tolerance: float | None
+) -> None:
+    receiver, made = Receiver(4 * SIZE, CHUNK, SESSION, repair=False), frames()
+    receiver.arm(ROUND, tolerance)
+    receiver.gradient[:] = 255      # of a round before
+    take(receiver, made, *here)
+    receiver.probe(Probe(ROUND, 1))
+    missing = [chunk for chunk in range(10) if chunk not in here]
+    assert receiver.done
+    assert receiver.outbox == [Stop(ROUND, 0, 0, bits(*missing))]
+    expected = gradient()
+    for chunk in missing:
+        expected[chunk * CHUNK // 4 : (chunk + 1) * CHUNK // 4] = 0
+    np.testing.assert_array_equal(received(receiver), expected)
+    receiver.probe(Probe(ROUND, 2))
+    assert len(receiver.outbox) == 1
+
+
+@pytest.mark.parametrize("repair", [True, False])
 @pytest.mark.parametrize("round_", [ROUND - 1, ROUND + 1, 0, 2**32 - 1])
-def test_a_probe_of_another_round_is_dropped(round_: int) -> None:
-    receiver = armed()
+def test_a_probe_of_another_round_is_dropped(round_: int, repair: bool) -> None:
+    receiver = Receiver(4 * SIZE, CHUNK, SESSION, repair)
+    receiver.arm(ROUND, 0.0)
     receiver.probe(Probe(round_, 1))
+    assert not receiver.done
     assert receiver.outbox == []
 
 
@@ -295,8 +319,13 @@ tolerances = st.lists(st.sampled_from([0.0, 0.008, 0.1, 0.408, 0.95]), min_size=
 
 def check(outcome: Outcome, tolerance: float) -> None:
     """The promises of a round."""
+    assert outcome.missing <= allowed_missing(tolerance, len(outcome.delivered))
+    check_what_arrived(outcome)
+
+
+def check_what_arrived(outcome: Outcome) -> None:
+    """Both ends know what did, and the rest is zero."""
     chunks = len(outcome.delivered)
-    assert outcome.missing <= allowed_missing(tolerance, chunks)
     assert outcome.missing == chunks - outcome.delivered.sum()      # STOP told the sender the truth
     values = CHUNK // 4
     for chunk, delivered in enumerate(outcome.delivered):
@@ -323,6 +352,14 @@ def test_every_round_ends_and_keeps_its_promises(
         check(outcome, tolerance)
         if agreed:      # the sender knows beforehand what will be missing
             assert np.flatnonzero(outcome.delivered).tolist() == np.sort(outcome.order).tolist()
+
+
+@given(pipes, st.integers(1, 40 * CHUNK // 4), st.integers(0, 2**32 - 1))
+def test_without_repair_there_is_one_pass(pipe: Pipe, size: int, seed: int) -> None:
+    for outcome in Link(pipe, size, seed, 2**32 - 2, repair=False).run([0.0] * 4):
+        check_what_arrived(outcome)
+        assert outcome.passes == 1
+        assert outcome.frames_sent == len(outcome.delivered)
 
 
 @given(pipes, st.sampled_from([0.1, 0.408]), st.integers(0, 2**32 - 1))

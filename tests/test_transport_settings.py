@@ -14,7 +14,7 @@ from protocol.config import BROADCASTS
 from protocol.order import ORDERS
 from scenarios import Scenario, ScenarioError, load
 from scenarios.transports import BoundedLoss
-from testbed.transport import transport_config
+from testbed.transport import tolerance_schedule, transport_config
 
 
 def settings(*overrides: str) -> TransportConfig:
@@ -40,6 +40,14 @@ def test_scenarios_know_what_the_protocol_knows(field: str, names: Iterable[str]
     assert getattr(settings(), field) == getattr(TransportConfig(), field) == next(iter(names))
     for name in names:
         assert getattr(settings(f"{field}={name}"), field) == name
+
+
+def test_one_pass_of_udp_has_no_repair_and_is_paced_as_asked() -> None:
+    scenario = load("demo", overrides=["transports.udp={kind: udp, pacing: {fixed: 5mbit}}"])
+    config = transport_config(scenario, "udp", 0, "")
+    assert (config.repair, config.pacing, config.fixed_rate) == ("none", "fixed", 5e6)
+    assert settings().repair == "per_pass"
+    assert tolerance_schedule(scenario, "udp", 1).tolerance == 0
 
 
 def test_error_feedback() -> None:

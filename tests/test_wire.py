@@ -99,6 +99,8 @@ def test_a_frame_fills_the_mtu_with_whole_floats(mtu: int, chunk: int) -> None:
         ({"pacing": "shared"}, "pacing is 'shared'; known are none, fixed, share"),
         ({"pacing": "fixed"}, "needs fixed_rate"),
         ({"broadcast": "lossless"}, "broadcast is 'lossless'; known are lossy, agreed, complete"),
+        ({"repair": "never"}, "repair is 'never'; known are per_pass, none"),
+        ({"repair": "none", "broadcast": "agreed"}, "broadcast is 'agreed', which no round without repair can keep"),
         ({"order": "norm"}, "order is 'norm'; known are sequential, rotating, by_norm"),
         ({"aggregate": "mean"}, "aggregate is 'mean'; known are zero_fill, contributors"),
     ],

@@ -39,35 +39,34 @@ def _tcp_info(sock: socket.socket, offset: int) -> int:
     return struct.unpack_from("=I", info, offset)[0]
 
 
-@dataclass
 class _Meter:
-    """Makes the records of what one side sends over one connection. A frame is a segment of the MSS."""
+    """Makes the records of what one side sends over one connection.
 
-    sock: socket.socket
-    peer: str
-    direction: str
-    size_bytes: int
-    retransmitted: int = 0
-    begun: float = 0.0
-    latency: float = 0.0
+    Attributes:
+        segment: bytes of a frame: the MSS at the start of the connection. The kernel may change it later (on loopback,
+            as the window grows); the frames of a model stay the same number.
+        frames: of a gradient.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str, direction: str, size_bytes: int) -> None:
+        self._sock, self._peer, self._direction = sock, peer, direction
+        self.segment = _tcp_info(sock, SND_MSS)
+        self.frames = -(-size_bytes // self.segment)
+        self._retransmitted = 0
+        self._begun = self._latency = 0.0
 
     def start(self) -> None:
-        self.begun = time.monotonic()
+        self._begun = time.monotonic()
 
     def stop(self) -> None:
-        self.latency = time.monotonic() - self.begun
-
-    @property
-    def frames(self) -> int:
-        return -(-self.size_bytes // _tcp_info(self.sock, SND_MSS))
+        self._latency = time.monotonic() - self._begun
 
     def record(self, round_: int) -> RoundStats:
-        before, self.retransmitted = self.retransmitted, _tcp_info(self.sock, TOTAL_RETRANS)
-        frames = self.frames
+        before, self._retransmitted = self._retransmitted, _tcp_info(self._sock, TOTAL_RETRANS)
         return RoundStats(
-            peer=self.peer, direction=self.direction, round=round_, latency_s=self.latency, passes=1,
-            frames_total=frames, frames_sent=frames + self.retransmitted - before, frames_delivered=frames, stale=0,
-            duplicate=0, tolerance=0.0, in_clr=False, early_stop=False,
+            peer=self._peer, direction=self._direction, round=round_, latency_s=self._latency, passes=1,
+            frames_total=self.frames, frames_sent=self.frames + self._retransmitted - before,
+            frames_delivered=self.frames, stale=0, duplicate=0, tolerance=0.0, in_clr=False, early_stop=False,
         )
 
 
@@ -236,7 +235,7 @@ class TcpWorker:
     @property
     def frames(self) -> dict[str, int]:
         """For the record of the run: bytes of a segment, and segments of a gradient."""
-        return {"chunk_bytes": _tcp_info(self._sock, SND_MSS), "frames": self._meter.frames}
+        return {"chunk_bytes": self._meter.segment, "frames": self._meter.frames}
 
     def all_reduce(self, gradient: np.ndarray, out: np.ndarray) -> None:
         """Send the gradient, receive the average of all workers'; both (size,) float32."""
