@@ -38,6 +38,9 @@ def summarise(rows: pd.DataFrame, setting: dict[str, Any]) -> pd.DataFrame:
 def main(folder: Annotated[Path, typer.Argument(help="What `python -m testbed.bench` wrote.")]) -> None:
     """Print the table and add it to bench.json."""
     file = folder / "bench.json"
+    if not file.is_file():
+        Console(stderr=True).print(f"[red]error:[/] {file} does not exist; `make bench` as root writes one")
+        raise typer.Exit(2)
     record = json.loads(file.read_text())
     table = summarise(pd.read_parquet(folder / "rounds.parquet"), record["setting"])
     file.write_text(json.dumps(record | {"table": table.to_dict("records")}, indent=1) + "\n")

@@ -23,7 +23,7 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -308,22 +308,25 @@ def queue_drops(net: Mininet, ends: Iterable[End]) -> list[dict[str, Any]]:
     Raises:
         ShapingError: a command failed, or an end has lost its root qdisc.
     """
-    ends = list(ends)
-    qdiscs = {name: _qdiscs(net[name]) for name in _by_node(ends)}
-    drops = []
-    for end in ends:
-        root = next((qdisc for qdisc in qdiscs[end.node].get(end.interface, []) if qdisc.get("root")), None)
-        if root is None or root["kind"] != "htb":
-            raise ShapingError(f"link end {end.interface}: its HTB root qdisc is gone")
-        drops.append(
-            {
-                "interface": end.interface,
-                "dropped": root["drops"],
-                "sent_packets": root["packets"],
-                "sent_bytes": root["bytes"],
-            }
-        )
-    return drops
+    return [
+        {
+            "interface": end.interface,
+            "dropped": root["drops"],
+            "sent_packets": root["packets"],
+            "sent_bytes": root["bytes"],
+        }
+        for end, root in _roots(net, ends)
+    ]
+
+
+def waiting(net: Mininet, ends: Iterable[End]) -> int:
+    """Packets that the queues of link ends hold now. Raises ShapingError as `queue_drops` does."""
+    return sum(root["qlen"] for _, root in _roots(net, ends))
+
+
+def drain_time(link: Link) -> float:
+    """s that a full queue of a link takes to empty."""
+    return queue_limit(link) * frame_bytes(link) * 8 / link.rate
 
 
 def change_rate(node: Node, interface: str, link: Link) -> None:
@@ -339,6 +342,17 @@ def change_rate(node: Node, interface: str, link: Link) -> None:
 def set_link(node: Node, interface: str, state: Literal["up", "down"]) -> None:
     """Set an interface up or down. Raises ShapingError."""
     _run(node, [["ip", "link", "set", "dev", interface, state]])
+
+
+def _roots(net: Mininet, ends: Iterable[End]) -> Iterator[tuple[End, dict[str, Any]]]:
+    """Each end with its root qdisc as tc(8) counts."""
+    ends = list(ends)
+    qdiscs = {name: _qdiscs(net[name]) for name in _by_node(ends)}
+    for end in ends:
+        root = next((qdisc for qdisc in qdiscs[end.node].get(end.interface, []) if qdisc.get("root")), None)
+        if root is None or root["kind"] != "htb":
+            raise ShapingError(f"link end {end.interface}: its HTB root qdisc is gone")
+        yield end, root
 
 
 def _by_node(ends: Iterable[End]) -> dict[str, list[End]]:

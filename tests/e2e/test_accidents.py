@@ -89,7 +89,7 @@ def test_a_failed_run_makes_the_program_fail(tmp_path):
         program.end()
     run = json.loads((tmp_path / "results" / "tiny" / "dblp-s1" / "run.json").read_text())
     assert run["status"] == "failed"
-    assert "workload.batch_size is 2000, but each of 1 workers has only 1437 images of digits" in run["error"]
+    assert "workload.batch_size is 2000, but each of 1 workers has only 1437 samples of digits" in run["error"]
     assert run["error"] in " ".join(program.output.split())
     assert program.left() == ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from mininet.net import Mininet
 
 PORT = 5201  # the first; iperf3's
+POLL = 0.005  # s between looks at the queues
+SLACK = 0.2  # s for a busy host to empty them
 
 
 class TrafficError(UserError):
@@ -120,6 +123,20 @@ class Action(actions.Action):
     def stop(self) -> None:
         self._tell("stop")
         self._sent = {name: json.loads(line) for name, line in self._answers() if line}
+        self._await_queues()
+
+    def _await_queues(self) -> None:
+        """Wait until the queues are empty, or as long as they would take for it if gradients keep them filled.
+
+        The senders cannot tell: of a train that the kernel has cut up, the last datagram alone stays charged to the
+        socket, and where a queue drops that one the others still wait in it.
+        """
+        scenario, network = self.stage.scenario, self.stage.network
+        ends = [*shaping.link_ends(scenario.topology), *link_ends(scenario)]
+        longest = SLACK + sum(shaping.drain_time(cable.link) for cable in scenario.topology.cables())
+        deadline = time.monotonic() + longest
+        while shaping.waiting(network, ends) and time.monotonic() < deadline:
+            time.sleep(POLL)
 
     def _tell(self, word: str) -> None:
         for name, process in self._senders.items():
