@@ -12,7 +12,7 @@ OTHERS   := paper/densenet169-phases paper/resnet50-microburst paper/resnet50-po
 SENSITIVITY := studies/sensitivity-k studies/sensitivity-eta studies/sensitivity-frequency studies/sensitivity-order
 RUNS    ?= $(firstword $(wildcard $(OUT)) results/reference)
 
-.PHONY: help setup reproduce-paper reproduce-all report claims regime-map sensitivity ablation demo bench gpu-check gallery test test-netem lint clean
+.PHONY: help setup reproduce-paper reproduce-all report claims regime-map sensitivity ablation baselines demo bench gpu-check gallery test test-netem lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make regime-map       when a burst costs passes and when bytes: theory, with the runs in RUNS and the paper on it'
 	@echo 'make sensitivity      accuracy against bytes for k, eta, detection frequency and chunk order'
 	@echo 'make ablation         what each option of the transport does to accuracy at the same bytes'
+	@echo 'make baselines        EfficientNetB0 over DBLP, MLT, TCP, Gloo and plain UDP under the same bursts'
 	@echo 'make demo             one small burst, ends with a picture of the send latency'
 	@echo 'make bench            send latency on idle links against its floor (root)'
 	@echo 'make gpu-check        steps, copies and a run on a GPU (no root, no network): DEVICE=cuda|cpu'
@@ -57,6 +58,9 @@ sensitivity: $(READY)
 
 ablation: $(READY)
 	$(call study,studies/ablation,results/ablation)
+
+baselines: $(READY)
+	$(call study,paper/baselines,results/baselines)
 
 report: $(READY)
 	@$(DBLP) report $(OUT)

@@ -143,7 +143,7 @@ def _clr(results: Results, table: pd.DataFrame, scenario: str) -> Iterator[Row]:
 
 def _missing(results: Results, scenario: str) -> Iterator[Row]:
     frame = metrics.missing_share(results)
-    for name, rows in frame[frame["scenario"] == scenario].groupby("transport"):
+    for name, rows in frame[(frame["scenario"] == scenario) & frame["bounded"]].groupby("transport"):
         over, rounds = int(rows["exceeded"].sum()), int(rows["rounds"].sum())
         yield _row(f"Missing frames within the tolerance, {name}", "every round",
                    f"{over:,} of {rounds:,} rounds above it; largest share {rows['largest'].max():.2%}",

@@ -63,7 +63,7 @@ def latency_by_iteration(results: Results, scenario: str) -> Figure:
                           lw=1.1, alpha=1 if i == 0 else 0.3)
             clr = rows.groupby("iteration")["in_clr"].mean()
             shaded |= _shade(axes, clr)
-            _mark_bursts(axes, rows, windows)
+            _mark_bursts(axes, rows, tables.bursts(results, scenario, name))
             paper |= _mark_paper(axes, scenario, role_of.get(name, name), windows)
             axes.set_title(f"({letter}) {label(results, scenario, name)}" + _seeds(rows))
             axes.set_xlim(-0.5, lines["iteration"].max() + 0.5)

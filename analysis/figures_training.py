@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from analysis import claims, metrics, tables
-from analysis.figures import legend_below, looks, style, wrapped
+from analysis.figures import label, latency_scale, legend_below, looks, style, wrapped
 from analysis.load import Results
 
 _COLUMNS = 3
@@ -136,7 +136,10 @@ def _learning(axes: Axes, results: Results, frame: pd.DataFrame, scenario: str, 
 
 
 def communication(results: Results, scenario: str) -> Figure:
-    """Time in the all-reduce by iteration (mean over workers), a line a transport; bursts marked."""
+    """Time in the all-reduce by iteration (mean over workers), a line a transport.
+
+    Shaded are the iterations that a burst touches with any of them.
+    """
     frame = results.iterations[results.iterations["scenario"] == scenario]
     lines = frame.groupby(["transport", "iteration"], as_index=False)["communication_s"].mean()
     look = looks(results)
@@ -148,10 +151,40 @@ def communication(results: Results, scenario: str) -> Figure:
             rows = lines[lines["transport"] == name]
             handles += axes.plot(rows["iteration"], rows["communication_s"], color=look[name]["colour"],
                                  ls=look[name]["line"], label=look[name]["label"])
-        for burst in tables.bursts(results, scenario).itertuples():
+        windows = results.bursts[results.bursts["scenario"] == scenario]
+        windows = windows.groupby("burst").agg({"start": "min", "stop": "max"})
+        for burst in windows.itertuples():
             mark = axes.axvspan(burst.start - 0.5, burst.stop - 0.5, color=style()["burst"]["colour"], alpha=0.15, lw=0,
-                                label="burst" if burst.burst == 1 else "_")
-            handles += [mark] if burst.burst == 1 else []
-        axes.set(xlabel="Iteration", ylabel="Time in the all-reduce (s)", yscale="log")
+                                label="burst")
+        handles += [mark] if len(windows) else []
+        latency_scale([axes.yaxis], [axes], lines["communication_s"], "y")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="Iteration", ylabel="Time in the all-reduce (s)")
         legend_below(figure, handles)
+        return figure
+
+
+def all_reduce(results: Results, table: pd.DataFrame, scenario: str) -> Figure:
+    """Time in the all-reduce by transport: median, 99th percentile and at a burst, with speedups over the baseline."""
+    look, baseline = looks(results), metrics.roles(results, scenario).get("baseline")
+    names = [name for name in tables.transports(results, scenario)
+             if len(metrics.pick(table, scenario, name, "communication_median"))]
+    shown = [measure for measure in tables.ALL_REDUCE if len(metrics.pick(table, scenario, names[0], measure))]
+    with matplotlib.rc_context(style()["rc"]):
+        figure = Figure(figsize=(1.2 + 2.8 * len(shown), 3.2), layout="constrained")
+        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+        for axes, measure in zip(panels, shown, strict=True):
+            for position, name in enumerate(names):
+                value = metrics.estimate(metrics.pick(table, scenario, name, measure))
+                axes.bar(position, value.mean, 0.8, color=look[name]["colour"], lw=0,
+                         yerr=None if math.isnan(value.half) else value.half)
+                ratio = tables.speedup(table, scenario, baseline, name, measure).mean if baseline else math.nan
+                text = f"{value.mean:.2f}" + ("" if math.isnan(ratio) else f"\n{ratio:.2f} x")
+                axes.text(position, value.mean + np.nan_to_num(value.half), text, ha="center", va="bottom", fontsize=9)
+            axes.set(title=tables.ALL_REDUCE[measure], xticks=[])
+            axes.margins(y=0.2)      # room for the numbers above the bars
+            axes.grid(axis="x", visible=False)
+        panels[0].set_ylabel("Time in the all-reduce (s)")
+        marks = [Patch(color=look[name]["colour"], label=label(results, scenario, name)) for name in names]
+        legend_below(figure, marks)
         return figure

@@ -15,6 +15,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from scenarios.transports import DEFAULT_KIND
+
 FORMAT = 1
 KEYS = ["scenario", "transport", "seed"]
 """Columns that name a run in every table."""
@@ -38,7 +40,8 @@ class ResultsError(ValueError):
 class Results:
     """Tables of one or several runs; each has the columns ``scenario``, ``transport`` and ``seed``.
 
-    ``runs``: a row per run (status, engine, injector, data set, iterations planned and done, path).
+    ``runs``: a row per run (status, kind of its transport, engine, injector, data set, iterations planned and done,
+    path).
     ``rounds``, ``iterations``, ``evals``: the Parquet files, concatenated.
     ``bursts``: a row per burst that took place: its number from 1, iterations [start, stop), action, ``model`` of a
     loss (random, correlated, gemodel, state), ``whole`` where it lasted for whole iterations and not a time, loss that
@@ -150,7 +153,8 @@ def _run_row(
         "status": run["status"],
         "complete": run["status"] == "complete",
         "error": run.get("error"),
-        "policy": transport.get("tolerance", {}).get("policy") or transport.get("kind", "unknown"),
+        "kind": transport.get("kind", DEFAULT_KIND),
+        "policy": transport.get("tolerance", {}).get("policy", "unknown"),
         "engine": run.get("engine"),
         "injector": run.get("injector"),
         "model": scenario.get("workload", {}).get("model"),

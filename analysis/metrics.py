@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.load import KEYS, Results
+from scenarios.transports import DEFAULT_KIND, KINDS
 
 MEASURES = {
     "latency_burst": "Mean send latency over the iterations of a burst (s)",
@@ -34,7 +35,11 @@ MEASURES = {
     "perplexity": "Perplexity on the test set after the last epoch, mean over workers",
     "replica_drift": "Relative distance of the workers' replicas after the last epoch, mean over workers",
     "communication_per_iteration": "Time in the all-reduce, mean over iterations and workers (s)",
-    "communication_in_bursts": "The same, over the iterations of bursts (s)",
+    "communication_median": "The same, median of the samples: a worker in an iteration (s)",
+    "communication_p99": "The same, 99th percentile of the samples (s)",
+    "communication_at_bursts": "Time in the all-reduce over all iterations that a burst touches, mean over workers and "
+    "bursts (s)",
+    "burst_cost": "The same, less as many times the median: what a burst costs (s)",
     "clr_share": "Share of iterations in the critical learning regime",
     "burst_share": "Share of iterations with a burst",
     "clr_at_burst": "1 where the burst fell into the CLR, else 0",
@@ -91,7 +96,7 @@ def samples(results: Results) -> pd.DataFrame:
     reduce = results.rounds[results.rounds["direction"] == "reduce"].sort_values("iteration", kind="stable")
     late = reduce.groupby([*KEYS, "worker"])["stale"].shift(-1, fill_value=0)
     reduce = reduce.assign(frames_arrived=reduce["frames_delivered"] + reduce["duplicate"] + late)
-    frame = reduce.merge(results.runs[[*KEYS, "policy"]], on=KEYS)
+    frame = reduce.merge(results.runs[[*KEYS, "kind", "policy"]], on=KEYS)
     frame["in_clr"] = frame["in_clr"].astype(bool) & frame["policy"].isin(CLR_POLICIES)
     frame["burst"] = frame.groupby([*KEYS, "iteration"])["burst"].transform("any").astype(bool)
     frame["calm"] = ~frame["burst"] & ~frame["in_clr"]
@@ -178,16 +183,26 @@ def _totals(
     if len(iterations):
         for measure, column in (("training", "total"), ("compute", "compute"), ("communication", "communication")):
             yield f"{measure}_time", 0, iterations.groupby("worker")[f"{column}_s"].sum().mean()
-        yield "communication_per_iteration", 0, iterations["communication_s"].mean()
-        inside = {k for burst in bursts.itertuples() for k in range(burst.start, burst.stop)}
-        if inside:
-            in_bursts = iterations["iteration"].isin(inside)
-            yield "communication_in_bursts", 0, iterations.loc[in_bursts, "communication_s"].mean()
+        yield from _all_reduce(iterations, bursts)
     last = evals[evals["iteration"] == evals["iteration"].max()]
     for metric, rows in last[last["metric"].isin(["accuracy", "perplexity"])].groupby("metric"):
         yield metric, 0, rows["value"].mean()
     if len(last):
         yield "replica_drift", 0, last["replica_drift"].mean()
+
+
+def _all_reduce(iterations: pd.DataFrame, bursts: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
+    times = iterations["communication_s"]
+    median = times.median()
+    yield "communication_per_iteration", 0, times.mean()
+    yield "communication_median", 0, median
+    yield "communication_p99", 0, times.quantile(0.99)
+    touched = [set(range(burst.start, burst.stop)) for burst in bursts.itertuples()]
+    sums = [iterations.groupby("iteration")["communication_s"].mean().reindex(sorted(each)).sum() for each in touched]
+    if sums:
+        yield "communication_at_bursts", 0, float(np.mean(sums))
+        beyond = [spent - median * len(each) for spent, each in zip(sums, touched, strict=True)]
+        yield "burst_cost", 0, float(np.mean(beyond))
 
 
 def _at_bursts(
@@ -256,15 +271,19 @@ def by_epoch(results: Results) -> pd.DataFrame:
 def missing_share(results: Results) -> pd.DataFrame:
     """Share of a model's frames that never arrived, by transport, direction and CLR, beside the tolerance.
 
-    Columns: scenario, transport, direction, in_clr, rounds (number), tolerance (median), mean, largest and
-    ``exceeded``, the number of rounds with more missing than the tolerance allows (floor(p * n) frames).
+    Columns: scenario, transport, direction, in_clr, rounds (number), bounded, tolerance (median), mean, largest and
+    ``exceeded``, the number of rounds with more missing than the tolerance allows (floor(p * n) frames). Only where
+    ``bounded`` is true does a tolerance bound what is missing. Transports without frames have no row.
     """
-    frame = results.rounds.copy()
+    framed = [kind for kind, known in KINDS.items() if known.frames]
+    kinds = results.runs.loc[results.runs["kind"].isin(framed), [*KEYS, "kind"]]
+    frame = results.rounds.merge(kinds, on=KEYS)
+    frame["bounded"] = frame["kind"] == DEFAULT_KIND
     lost = frame["frames_total"] - frame["frames_delivered"]
     frame["missing"] = lost / frame["frames_total"]
     # The product p * n may fall a rounding error below the integer it stands for.
     frame["over"] = lost > np.floor(frame["tolerance"] * frame["frames_total"] + 1e-6)
-    return frame.groupby(["scenario", "transport", "direction", "in_clr"], as_index=False).agg(
+    return frame.groupby(["scenario", "transport", "bounded", "direction", "in_clr"], as_index=False).agg(
         rounds=("missing", "size"), tolerance=("tolerance", "median"), mean=("missing", "mean"),
         largest=("missing", "max"), exceeded=("over", "sum"),
     )

@@ -18,6 +18,7 @@ import pandas as pd
 from analysis import claims, metrics, theory
 from analysis.load import Results
 from protocol import TransportConfig
+from scenarios.transports import DEFAULT_KIND
 
 AGREE = 0.1
 """Measured and predicted passes and frames may differ by this share, or by the luck of few samples."""
@@ -94,7 +95,7 @@ def predictions(results: Results) -> pd.DataFrame:
     passes, frames_predicted, frames, and whether both agree (``holds``: yes, no, or why it is not judged).
     """
     sample = metrics.samples(results)
-    sample = sample[sample["policy"] != "unknown"]      # other kinds of transports have no tolerance
+    sample = sample[(sample["kind"] == DEFAULT_KIND) & (sample["policy"] != "unknown")]      # others have no tolerance
     dropped = results.queues[results.queues["burst"] == 0].groupby(["scenario", "transport"])["dropped"].sum()
     rows = []
     for (scenario, transport), own in sample.groupby(["scenario", "transport"]):

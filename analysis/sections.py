@@ -13,7 +13,7 @@ from analysis import causes, claims, figures, figures_training, regime_map, regi
 from analysis.document import Block, Heading, Picture, Table, Text
 from analysis.load import Results
 
-PHASES, BASELINES = "-phases", "baselines"      # how names of the scenarios of Figure 1 end
+PHASES = "-phases"      # how names of the scenarios of Figure 1 end
 
 
 @dataclass
@@ -41,6 +41,11 @@ class Context:
         """Whether a scenario has a value of one of some measures."""
         rows = self.measures[self.measures["scenario"] == scenario]
         return bool(rows["measure"].isin(measures).any())
+
+    def compares_kinds(self, scenario: str) -> bool:
+        """Whether a scenario's transports are of several kinds."""
+        runs = self.results.runs
+        return runs.loc[runs["scenario"] == scenario, "kind"].nunique() > 1
 
     def notes(self, names: list[str]) -> Iterator[Block]:
         """What stands under a table: where these runs are smaller than the paper's."""
@@ -153,7 +158,8 @@ def _regimes(found: list[regimes.Point]) -> pd.DataFrame:
 def training_time(context: Context) -> Iterator[Block]:
     """Figure 5 and Table V."""
     names = context.scenarios(lambda name: context.measured(name, "training_time")
-                              and not studies.is_study(name) and not name.endswith((PHASES, BASELINES)))
+                              and not studies.is_study(name) and not name.endswith(PHASES)
+                              and not context.compares_kinds(name))
     if not names:
         return
     yield Heading("Figure 5, Table V: training time")
@@ -166,7 +172,8 @@ def training_time(context: Context) -> Iterator[Block]:
 def accuracy(context: Context) -> Iterator[Block]:
     """Tables IV and VI, Figure 6."""
     names = context.scenarios(lambda name: context.measured(name, "accuracy", "perplexity")
-                              and not studies.is_study(name) and not name.endswith((PHASES, BASELINES)))
+                              and not studies.is_study(name) and not name.endswith(PHASES)
+                              and not context.compares_kinds(name))
     if not names:
         return
     yield Heading("Tables IV and VI, Figure 6: accuracy")
@@ -191,13 +198,25 @@ def _datasets(results: Results) -> Iterator[Block]:
 
 def baselines(context: Context) -> Iterator[Block]:
     """The same training over other transports."""
-    if not context.measured(BASELINES, "communication_per_iteration"):
+    names = context.scenarios(
+        lambda name: context.compares_kinds(name) and context.measured(name, "communication_median")
+    )
+    if not names:
         return
     yield Heading("Other transports under the same bursts")
-    yield context.draw("baselines", figures_training.communication(context.results, BASELINES),
-                       "Time in the all-reduce by iteration. Not the send latency: TCP has no rounds to take it from.")
-    yield Table(tables.communication(context.results, context.measures, BASELINES))
-    yield from context.notes([BASELINES])
+    yield Text("The time in the whole all-reduce, which all transports have; Gloo has no server, so no send latency. "
+               "A burst that lasts a time touches as many iterations as a transport needs for them; their sum counts. "
+               "It costs what that is beyond as many times the median. Numbers with an x are speedups over the "
+               "baseline.")
+    for name in names:
+        yield Heading(name, level=3)
+        yield context.draw(f"all-reduce-{name}", figures_training.all_reduce(context.results, context.measures, name),
+                           "Time in the all-reduce: median and 99th percentile over workers and iterations, and over "
+                           "the iterations that a burst touches.")
+        yield context.draw(f"communication-{name}", figures_training.communication(context.results, name),
+                           "Time in the all-reduce by iteration.")
+        yield Table(tables.communication(context.results, context.measures, name))
+        yield from context.notes([name])
 
 
 def compared(context: Context) -> Iterator[Block]:

@@ -35,9 +35,13 @@ def heading(results: Results, scenario: str, transport: str) -> str:
     return transport if runs["complete"].any() else f"{transport} (incomplete)"
 
 
-def bursts(results: Results, scenario: str) -> pd.DataFrame:
-    """The burst windows of a scenario, one row each (the same for all its runs)."""
+def bursts(results: Results, scenario: str, transport: str | None = None) -> pd.DataFrame:
+    """The burst windows of a scenario, one row each: the same for all its runs, unless a burst lasts a time.
+
+    Then how many iterations it touches is the transport's; without one, the first run's windows are returned.
+    """
     rows = results.bursts[results.bursts["scenario"] == scenario]
+    rows = rows if transport is None else rows[rows["transport"] == transport]
     return rows.drop_duplicates("burst").sort_values("burst")
 
 
@@ -104,26 +108,38 @@ def accuracy(results: Results, table: pd.DataFrame, names: Iterable[str]) -> pd.
     return _without_empty(pd.DataFrame(rows))
 
 
-_COMMUNICATION = {
-    "All-reduce": ("communication_per_iteration", "s"), "In bursts": ("communication_in_bursts", "s"),
-    "Models sent": ("bytes_sent", "times"), "Accuracy": ("accuracy", "share"), "Drift": ("replica_drift", "share"),
+ALL_REDUCE = {
+    "communication_median": "Median", "communication_p99": "99th percentile", "communication_at_bursts": "At a burst",
 }
+"""Measures of the time in the all-reduce, with how they are called."""
 
 
 def communication(results: Results, table: pd.DataFrame, scenario: str) -> pd.DataFrame:
-    """What an iteration's all-reduce takes with each transport, and in bursts, beside bytes and accuracy."""
-    first, *_ = names = transports(results, scenario)
+    """What an all-reduce takes with each transport, its speedup over the baseline, and what is trained with it."""
+    baseline = metrics.roles(results, scenario).get("baseline")
+
+    def show(name: str, measure: str, unit: str) -> str:
+        value = metrics.estimate(metrics.pick(table, scenario, name, measure))
+        return claims.show(value.mean, unit, value.half)
+
     rows = []
-    for name in names:
+    for name in transports(results, scenario):
         row = {"Transport": heading(results, scenario, name)}
-        for column, (measure, unit) in _COMMUNICATION.items():
-            value = metrics.estimate(metrics.pick(table, scenario, name, measure))
-            row[column] = claims.show(value.mean, unit, value.half)
-        both = [metrics.pick(table, scenario, t, "communication_per_iteration") for t in (name, first)]
-        ratio = metrics.estimate(metrics.paired(*both))
-        rows.append(row | {f"All-reduce, {first} = 1": claims.show(ratio.mean, "times", ratio.half),
-                           "Seeds": str(ratio.n)})
+        for measure, text in ALL_REDUCE.items():
+            row[text] = show(name, measure, "s")
+            if baseline:
+                value = speedup(table, scenario, baseline, name, measure)
+                row[f"{text}, speedup over {baseline}"] = claims.show(value.mean, "times", value.half)
+        row["What a burst costs"] = show(name, "burst_cost", "s")
+        row |= {"Accuracy": show(name, "accuracy", "share"), "Replica drift": show(name, "replica_drift", "share")}
+        rows.append(row | {"Seeds": str(len(metrics.pick(table, scenario, name, "communication_median")))})
     return pd.DataFrame(rows)
+
+
+def speedup(table: pd.DataFrame, scenario: str, baseline: str, name: str, measure: str) -> metrics.Estimate:
+    """How many times less a transport has of a measure than the baseline, seed by seed."""
+    both = [metrics.pick(table, scenario, transport, measure) for transport in (baseline, name)]
+    return metrics.estimate(metrics.paired(*both))
 
 
 def training_time(results: Results, table: pd.DataFrame, of: Iterable[str]) -> pd.DataFrame:
@@ -150,12 +166,14 @@ def training_time(results: Results, table: pd.DataFrame, of: Iterable[str]) -> p
 def missing(results: Results) -> pd.DataFrame:
     """What share of the model's frames never arrived, by direction and CLR, beside the tolerance in force."""
     frame = metrics.missing_share(results)
+    bounded = frame["bounded"]
     return pd.DataFrame({
         "Scenario": frame["scenario"], "Transport": frame["transport"], "Direction": frame["direction"],
         "In CLR": frame["in_clr"].map({True: "yes", False: "no"}), "Rounds": frame["rounds"].astype(str),
-        "Tolerance": frame["tolerance"].map("{:.2%}".format), "Missing, mean": frame["mean"].map("{:.2%}".format),
+        "Tolerance": frame["tolerance"].map("{:.2%}".format).where(bounded, "none"),
+        "Missing, mean": frame["mean"].map("{:.2%}".format),
         "Missing, largest": frame["largest"].map("{:.2%}".format),
-        "Rounds above tolerance": frame["exceeded"].astype(str),
+        "Rounds above tolerance": frame["exceeded"].astype(str).where(bounded, MISSING),
     })
 
 

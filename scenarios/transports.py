@@ -5,7 +5,7 @@ A kind says what engines must know of it. Its two ends stand in the testbed.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -243,6 +243,12 @@ class Drop(Transport):
         """Whether gradients lose anything in an epoch, counted from 0."""
         first, last = self.epochs or (1, epoch + 1)
         return self.rate > 0 and first <= epoch + 1 <= last
+
+
+KINDS: dict[str, type[Transport]] = {
+    get_args(each.model_fields["kind"].annotation)[0]: each for each in (BoundedLoss, Udp, Tcp, Gloo, Drop)
+}
+"""By name."""
 
 
 def _kind_by_default(value: Any) -> Any:

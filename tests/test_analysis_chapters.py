@@ -9,7 +9,7 @@ import analysis_tree as tree
 import pandas as pd
 import pytest
 
-from analysis import claims, figures, load, metrics, regimes, report, studies, theory
+from analysis import claims, conditions, figures, load, metrics, regimes, report, studies, tables, theory
 
 POLLING = {name: each | {"pacing": "none", "sender": {"poll_every": 100, "poll_wait": 1e-3}}
            for name, each in tree.PAPER.items()}
@@ -18,7 +18,7 @@ VARIANTS = {f"k{k}": {"tolerance": tree.PAPER["dblp"]["tolerance"] | {"high": 0.
 
 
 def without_rounds(folder: Path, *names: str) -> None:
-    """As a transport leaves it that knows no rounds, and no tolerance."""
+    """As a transport of another kind leaves it, with no tolerance: without some tables' rows."""
     for name in names:
         pd.read_parquet(folder / f"{name}.parquet").iloc[:0].to_parquet(folder / f"{name}.parquet")
     run = json.loads((folder / "run.json").read_text())
@@ -39,11 +39,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for transport in PHASES:
         names = {name: tree.PAPER["mlt"] for name in PHASES}
         without_rounds(tree.write_run(root, "densenet169-phases", transport, transports=names), "rounds", "iterations")
-    others = tree.PAPER | {"tcp": tree.PAPER["mlt"], "gloo": tree.PAPER["mlt"]}
+    others = tree.PAPER | dict.fromkeys(("tcp", "gloo", "udp"), tree.PAPER["mlt"])
     for transport in others:
         folder = tree.write_run(root, "baselines", transport, bursts=tree.BURSTS, transports=others)
-        if transport in ("tcp", "gloo"):
-            without_rounds(folder, "rounds")
+        if transport not in tree.PAPER:
+            without_rounds(folder, *(["rounds"] if transport == "gloo" else []))
     for transport in (variants := tree.PAPER | VARIANTS):
         for seed in (1, 2):
             tree.write_run(root, "sensitivity-k", transport, seed, bursts=tree.BURSTS, transports=variants)
@@ -62,7 +62,8 @@ def test_chapters_come_in_the_order_of_the_paper(whole: Path, tmp_path: Path) ->
         "Runs", "Definitions",
     ]
     drawn = {path.stem for path in paths.figures}
-    assert {"phases", "training-time", "accuracy", "regime-map", "regime-curves", "baselines", "study-sensitivity-k",
+    assert {"phases", "training-time", "accuracy", "regime-map", "regime-curves", "study-sensitivity-k",
+            "all-reduce-baselines", "communication-baselines",
             "latency-resnet50-polling", "cdf-efficientnet-polling"} <= drawn
     assert paths.html.read_text().count("data:image/png") == len(paths.figures)
     assert "- efficientnet-polling (profile `laptop`): 80 iterations instead of 930" in text
@@ -92,7 +93,43 @@ def test_theory_is_beside_every_burst_and_calm(whole: Path) -> None:
     } | {("no loss, in the CLR", "dblp")}
     plain = frame[~frame["scenario"].isin(["baselines"])]
     assert set(plain["holds"]) <= {"yes", "queues dropped frames"}
-    assert not set(frame["transport"]) & {"tcp", "gloo"}
+    assert not set(frame["transport"]) & {"tcp", "gloo", "udp"}
+
+
+def test_only_a_bounded_loss_is_held_against_a_tolerance(whole: Path) -> None:
+    results = load.load(whole / "baselines")
+    rounds = results.rounds
+    rounds.loc[rounds["transport"] == "udp", "frames_delivered"] //= 2
+    table = tables.missing(results).drop_duplicates("Transport").set_index("Transport")
+    assert set(table.index) == {"dblp", "mlt", "udp"}, "TCP has no frames of ours"
+    assert table.loc["udp", ["Tolerance", "Rounds above tolerance"]].tolist() == ["none", "-"]
+    checked = conditions.conditions(results, metrics.measures(results))
+    assert (checked.loc[checked["Condition"].str.startswith("Missing frames"), "Holds"] == "yes").all()
+    named = " ".join(checked.loc[checked["Condition"].str.contains("theory|Missing|CLR"), "Condition"])
+    assert not {"tcp", "gloo", "udp"} & set(named.replace(",", "").split())
+
+
+def test_what_a_burst_costs_is_counted_over_all_iterations_that_it_touches(whole: Path) -> None:
+    results = load.load(whole / "baselines").keep(load.load(whole / "baselines").runs["transport"] == "gloo")
+    results.iterations["communication_s"] = 1.0
+    results.bursts["stop"] = results.bursts["start"] + 2
+    first = results.bursts["start"].min()
+    results.iterations.loc[results.iterations["iteration"] == first, "communication_s"] = 5.0
+    table = metrics.measures(results)
+    found = {name: metrics.pick(table, "baselines", "gloo", name).item() for name in (*tables.ALL_REDUCE, "burst_cost")}
+    assert found["communication_median"] == 1
+    assert found["communication_at_bursts"] == pytest.approx((6 + 2) / 2)
+    assert found["burst_cost"] == pytest.approx((4 + 0) / 2)
+
+
+def test_transports_of_several_kinds_are_compared_by_their_all_reduce(whole: Path) -> None:
+    results = load.load(whole / "baselines")
+    table = tables.communication(results, metrics.measures(results), "baselines").set_index("Transport")
+    assert list(table.index) == ["dblp", "mlt", "gloo", "tcp", "udp"]
+    assert set(table.loc["mlt", [column for column in table if "speedup" in column]]) == {"1.00 x"}
+    speedup = table["At a burst, speedup over mlt"].str.removesuffix(" x").astype(float)
+    assert speedup["dblp"] > 1.2
+    assert speedup["gloo"] == pytest.approx(1, abs=0.2)
 
 
 def test_wrong_passes_are_found(whole: Path) -> None:

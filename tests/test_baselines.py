@@ -1,4 +1,4 @@
-"""The star over plain TCP on loopback: means, records, and who is lost."""
+"""The star over plain TCP on loopback: means, records, and who is lost. Every kind of transport has its ends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import pytest
 from loopback import Pool, gradients
 
 from protocol import PeerLostError
+from scenarios.transports import KINDS
+from testbed import ends
 from testbed.baselines.tcp import TcpServer, TcpWorker
 
 WORKERS, ROUNDS, SIZE = 3, 4, 300_001
@@ -65,3 +67,7 @@ def test_who_did_not_come_is_named() -> None:
     server = TcpServer(("127.0.0.1", 0), 2, "s", 0.3)
     with server, pytest.raises(PeerLostError, match="w1, w2 did not connect"):
         server.accept()
+
+
+def test_every_kind_that_crosses_a_network_has_its_ends() -> None:
+    assert set(ends.KINDS) == {name for name, kind in KINDS.items() if kind.network}
