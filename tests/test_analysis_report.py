@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from nbclient import NotebookClient
 
-from analysis import claims, document, figures, figures_training, metrics, report, tables
+from analysis import document, figures, figures_training, metrics, report, tables
 from analysis.load import load
 
 BURST = "efficientnet-microburst"
