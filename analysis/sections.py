@@ -55,12 +55,16 @@ class Context:
 
 
 def opening(context: Context) -> Iterator[Block]:
-    """Problems, then the one table: every number of the paper with its verdict."""
+    """Problems, then the one table: every number of the paper with its verdict, if these runs judge any."""
     yield Heading("Report", level=1)
     if context.everything.problems:
         yield Text("**Read this first**")
         yield Text(tuple(context.everything.problems))
     found = claims.evaluate(context.everything)
+    if not any(verdict.runs for verdict in found):
+        yield Text("None of these runs is an experiment of the paper, so none of its numbers is judged by them; "
+                   "`dblp claims` lists them.")
+        return
     yield Text(f"{scoreboard.summary(found)} What happens under bursts is judged in two regimes: polling, the paper's, "
                "where each pass over the frames costs time, and plain.")
     yield Table(scoreboard.frame(found, context.out))

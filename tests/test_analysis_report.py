@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from nbclient import NotebookClient
 
-from analysis import claims, document, figures, figures_training, metrics, report, tables
+from analysis import document, figures, figures_training, metrics, report, tables
 from analysis.load import load
 
 BURST = "efficientnet-microburst"
@@ -96,7 +96,8 @@ def test_one_transport_of_another_name_without_bursts(tmp_path: Path) -> None:
     run["scenario"]["transports"] = transports
     (folder / "run.json").write_text(json.dumps(run))
     text = report.write([folder], tmp_path / "out").markdown.read_text()
-    assert f"0 reproduced, 0 differs, {len(claims.claims())} not run here" in text
+    assert "none of its numbers is judged" in text
+    assert "| Claim |" not in text
     assert "| Average | 1." in text
 
 
