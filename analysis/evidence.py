@@ -38,7 +38,8 @@ def provenance(context: Context) -> Iterator[Block]:
     results = context.everything
     rows = [{
         "Scenario": r.scenario, "Transport": r.transport, "Seed": str(r.seed), "Status": r.status,
-        "Iterations": f"{r.iterations_done} of {r.iterations_planned}", "Profile": r.profile or tables.MISSING,
+        "Iterations": f"{r.iterations_done} of {r.iterations_planned}",
+        "Profile": r.profile if pd.notna(r.profile) else tables.MISSING,
         "Engine": r.engine or tables.MISSING, "Injector": r.injector or tables.MISSING,
         "Minutes": f"{r.duration_s / 60:.1f}" if pd.notna(r.duration_s) else tables.MISSING,
         "Folder": os.path.relpath(r.path, context.out.resolve()),

@@ -32,6 +32,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("efficientnet", "resnet50", "alexnet", "gpt2"):
         for transport in tree.PAPER:
             tree.write_run(root, name, transport)
+    for transport in tree.PAPER:      # as a scenario without profiles leaves it
+        own = tree.scenario("mine", (), tree.PAPER) | {"profile": None}
+        tree.write_run(root, "mine", transport, scenario=own)
     for name in ("efficientnet", "resnet50"):
         for transport in tree.PAPER:
             tree.write_run(root, f"{name}-microburst", transport, bursts=tree.BURSTS)
