@@ -69,8 +69,12 @@ def _queues(results: Results, scenario: str) -> Iterator[Row]:
 
 
 def _overflows(results: Results, scenario: str) -> Iterator[Row]:
-    """The loss in cross traffic, which nobody injects: frames that did not arrive beside the drops of the queues."""
+    """The loss in cross traffic, which nobody injects: frames that did not arrive beside the drops of the queues.
+
+    Of transports with frames of their own: what TCP sends again need not have been lost.
+    """
     sample = metrics.samples(results)
+    sample = sample[sample["kind"].isin(metrics.FRAMED)]
     for burst in filter(lambda burst: burst.action == "traffic", tables.bursts(results, scenario).itertuples()):
         for name in tables.transports(results, scenario):
             def of(frame: pd.DataFrame, transport: str = name) -> pd.DataFrame:

@@ -66,7 +66,8 @@ def definitions(context: Context) -> Iterator[Block]:
     """What the words mean."""
     yield Heading("Definitions")
     yield Text(
-        "Send latency: from a worker's first frame of a round to the server's STOP. Distributions and medians take "
+        "Send latency: from a worker's first frame of a round to the server's STOP; of a TCP star, from its first byte "
+        "to the byte by which the server says that it has all. Distributions and medians take "
         "each worker in each iteration as a sample; the value of an iteration, and so of a burst, the tail (the "
         "largest) and the average, is the mean over the workers. Training time: computation and all-reduce of all "
         "iterations, without start-up and evaluation. Accuracy and replica drift: mean over the workers after the "

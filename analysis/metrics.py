@@ -69,6 +69,9 @@ MEASURES = {
 CLR_POLICIES = ("phase_aware", "random")
 """Policies of a tolerance that is low in a critical learning regime, or in what stands for one."""
 
+FRAMED = [name for name, kind in KINDS.items() if kind.frames]
+"""Kinds of transports that send the frames of docs/protocol.md."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -275,8 +278,7 @@ def missing_share(results: Results) -> pd.DataFrame:
     ``exceeded``, the number of rounds with more missing than the tolerance allows (floor(p * n) frames). Only where
     ``bounded`` is true does a tolerance bound what is missing. Transports without frames have no row.
     """
-    framed = [kind for kind, known in KINDS.items() if known.frames]
-    kinds = results.runs.loc[results.runs["kind"].isin(framed), [*KEYS, "kind"]]
+    kinds = results.runs.loc[results.runs["kind"].isin(FRAMED), [*KEYS, "kind"]]
     frame = results.rounds.merge(kinds, on=KEYS)
     frame["bounded"] = frame["kind"] == DEFAULT_KIND
     lost = frame["frames_total"] - frame["frames_delivered"]

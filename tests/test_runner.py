@@ -90,6 +90,13 @@ def test_auto_takes_mininet_where_it_can(monkeypatch, asked, ready, chosen):
     assert ("mnexec" in why) == (asked == "auto" and not ready), "falling back says why, and only then"
 
 
+@pytest.mark.parametrize("kind", ["tcp", "gloo"])
+def test_a_capture_of_what_has_no_frames_is_refused(kind):
+    plan = scenario(transports={"udp": {"kind": "udp"}, "other": {"kind": kind}})
+    with pytest.raises(EngineError, match=r"transports\.other does not send; leave it out"):
+        choose_engine("auto", plan, capture=True)
+
+
 def test_mininet_where_it_cannot_run_is_an_error_with_the_remedy(monkeypatch):
     monkeypatch.setattr(doctor, "mininet_ready", lambda: (False, "root: user id 1000: run it with sudo"))
     with pytest.raises(EngineError, match=r"mininet cannot run: root: .*run it with sudo; or use --engine local"):
