@@ -16,6 +16,7 @@ from torch import distributed
 
 from protocol import PeerLostError, RoundStats
 from protocol.handshake import Address
+from protocol.sockets import listen_tcp
 from testbed.baselines.quiet import Quiet
 
 
@@ -28,12 +29,13 @@ class Rendezvous:
     """
 
     def __init__(self, address: Address, timeout: float) -> None:
-        host, port = address
         self.patience = timedelta(seconds=timeout)
+        listener = None if address[1] else listen_tcp(*address)      # by itself a store listens on all addresses
+        host, self.port = listener.getsockname() if listener else address
         self.store = distributed.TCPStore(
-            host, port, is_master=not port, timeout=self.patience, wait_for_workers=False
+            host, self.port, is_master=listener is not None, timeout=self.patience, wait_for_workers=False,
+            master_listen_fd=listener and listener.detach(),
         )
-        self.port: int = self.store.port
 
 
 class GlooWorker:
