@@ -89,9 +89,9 @@ def test_one_pass_loses_what_the_burst_takes(program):
     rounds = table(program, "udp", "rounds")
     assert (rounds["passes"] == 1).all()
     assert (rounds["frames_sent"] == rounds["frames_total"]).all()
-    in_burst = rounds[rounds["iteration"] == 2]
-    assert (in_burst["frames_delivered"] < in_burst["frames_total"]).all()
-    assert (table(program, "udp", "evals")["replica_drift"] > 0).any(), "each worker lost other chunks of the average"
+    # The burst begins with these; when the average goes back depends on how long TCP needs for a lost PROBE or STOP.
+    hit = rounds[(rounds["iteration"] == 2) & (rounds["direction"] == "reduce")]
+    assert (hit["frames_delivered"] < hit["frames_total"]).all()
 
 
 def test_the_report_compares_them(program):
