@@ -126,7 +126,7 @@ def test_one_pass_in_engine_local(tmp_path):
     assert not missing[~hit].any()
 
 
-@pytest.mark.parametrize("kind", ["tcp", "gloo", "udp"])
+@pytest.mark.parametrize("kind", ["tcp", "gloo"])      # udp has the ends that test_accidents.py kills
 def test_a_killed_worker_is_named_and_the_run_has_failed(tmp_path, kind):
     engine = engine_or_skip("mininet")
     # An iteration takes a second or so, all in the all-reduce.
