@@ -73,5 +73,7 @@ def size(folder: Path) -> int:
 
 
 def readable(size_: int) -> str:
-    """As `3.1 GiB` or `24 MiB`."""
-    return f"{size_ / 2**30:.1f} GiB" if size_ >= 2**30 else f"{size_ / 2**20:.0f} MiB"
+    """As `3.1 GiB`, `24 MiB` or `180 KiB`."""
+    if size_ >= 2**30:
+        return f"{size_ / 2**30:.1f} GiB"
+    return f"{size_ / 2**20:.0f} MiB" if size_ >= 2**20 else f"{size_ / 2**10:.0f} KiB"

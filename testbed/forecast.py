@@ -18,10 +18,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
 SETTLED = 0.1      # share of a run after which its own pace tells more than earlier runs do
 
 Kind = tuple[str, str | None, str]
-
-
-def _kind(name: str, profile: str | None, transport: str) -> Kind:
-    return name, profile, transport
+"""Scenario, profile, transport."""
 
 
 def paces(roots: Iterable[Path]) -> dict[Kind, float]:
@@ -33,7 +30,7 @@ def paces(roots: Iterable[Path]) -> dict[Kind, float]:
                 run = json.loads(path.read_text())
                 scenario = run["scenario"]
                 if run["status"] == "complete":
-                    kind = _kind(scenario["name"], run["profile"], run["transport"])
+                    kind = scenario["name"], run["profile"], run["transport"]
                     found.setdefault(kind, run["duration_s"] / scenario["workload"]["iterations"])
             except (OSError, ValueError, KeyError, TypeError):      # not ours, or half written: says nothing
                 continue
@@ -116,7 +113,7 @@ class Forecast:
 
     @staticmethod
     def _key(job: Job) -> Kind:
-        return _kind(job.scenario.name, job.scenario.profile, job.transport)
+        return job.scenario.name, job.scenario.profile, job.transport
 
 
 def duration(seconds: float) -> str:

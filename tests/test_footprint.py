@@ -36,5 +36,6 @@ def test_the_largest_size_of_the_folder_counts(tmp_path):
 
 
 def test_sizes_read_well():
+    assert footprint.readable(180 << 10) == "180 KiB"
     assert footprint.readable(24 << 20) == "24 MiB"
     assert footprint.readable(3 << 30) == "3.0 GiB"
